@@ -1,0 +1,39 @@
+# make demo   see it work            make test   everything that must hold
+# make lint   style and types        make bench  how fast it is on this machine
+# Each target makes its own environment in .venv first; nothing is installed outside this folder.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: setup demo test lint bench clean
+.DELETE_ON_ERROR:
+
+setup: $(READY)
+
+# Rebuilt only when the pins change, so that a second call starts at once.
+$(READY): requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Python 3.11 or newer is needed; name one with: make PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+demo: $(READY)
+	$(BIN)/python -m bundle.demo
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python -m bundle.benchmark all
+
+clean:
+	rm -rf $(VENV) output .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Tooling about the bundle: benchmarks, demo, packing. Never imported by a config."""
