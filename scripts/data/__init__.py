@@ -1,0 +1,1 @@
+"""Data: brains made from a seed, and the names of their labels."""

@@ -1,0 +1,227 @@
+"""Is the uncertainty honest? Expected calibration error, sparsification error, label entropy, rank correlation.
+
+All functions take the voxels of one structure's ribbon as flat tensors; ``ribbon`` selects them. Probabilities are best
+given in float64: k samples of K then have exactly the probability k / K, which decides bins and ties.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class ReliabilityCurve(NamedTuple):
+    """Claimed against observed frequency of a structure, in bins of claimed probability; each of shape [M]."""
+
+    voxels: Tensor
+    """Number of voxels in the bin, int64."""
+    confidence: Tensor
+    """Mean claimed probability, NaN in an empty bin."""
+    accuracy: Tensor
+    """Share of voxels that belong to the structure, NaN in an empty bin."""
+
+
+class SparsificationCurves(NamedTuple):
+    """Mean error of the voxels that remain when the most doubtful are taken away; each of shape [N]."""
+
+    remaining: Tensor
+    """Fraction of the voxels that remain, i / N for i = 1 … N."""
+    observed: Tensor
+    """Mean error when the most uncertain are removed first."""
+    oracle: Tensor
+    """Mean error when the most erroneous are removed first, the best that any uncertainty could do."""
+
+
+def reliability_curve(probability: Tensor, truth: Tensor, bins: int = 10) -> ReliabilityCurve:
+    """Compare claimed probabilities of a structure with how often it is really there (decision 15).
+
+    Bin m holds (m − 1)/M < p̂ ≤ m/M. The first one also holds p̂ = 0, which the paper's intervals leave out although
+    its N counts those voxels.
+
+    Args:
+        probability: p̂ of the structure, floating point in 0 … 1, shape [N].
+        truth: whether the voxel belongs to it, bool or 0/1, shape [N].
+        bins: M, the number of equal bins.
+
+    Raises:
+        ValueError: when shapes differ, a probability is not in 0 … 1, or ``bins`` is not positive.
+    """
+    _check_probability(probability, truth)
+    if bins < 1:
+        raise ValueError(f"expected at least one bin, got {bins}")
+    # Edges by division in the probabilities' own dtype: k/K and m/M round alike where they are equal, so that a
+    # probability on an edge always falls into the bin below it.
+    edges = torch.arange(1, bins, device=probability.device, dtype=probability.dtype) / bins
+    place = torch.bucketize(probability, edges)  # [N], right edge included
+    voxels = torch.bincount(place, minlength=bins)
+    claimed = torch.bincount(place, weights=probability.double(), minlength=bins)
+    observed = torch.bincount(place, weights=truth.double(), minlength=bins)
+    return ReliabilityCurve(voxels, claimed / voxels, observed / voxels)
+
+
+def expected_calibration_error(probability: Tensor, truth: Tensor, bins: int = 10) -> Tensor:
+    """ECE = Σ_m |B_m| / N · |conf(B_m) − acc(B_m)| on p̂ itself (decision 15).
+
+    Args:
+        probability: p̂ of the structure, shape [N].
+        truth: whether the voxel belongs to it, shape [N].
+        bins: M, the number of equal bins.
+
+    Returns:
+        ECE in 0 … 1, float64, shape []; NaN without voxels.
+
+    Raises:
+        ValueError: see :func:`reliability_curve`.
+    """
+    curve = reliability_curve(probability, truth, bins)
+    gap = (curve.confidence - curve.accuracy).abs().nan_to_num()  # an empty bin has no gap and no weight
+    return (curve.voxels * gap).sum() / curve.voxels.sum()
+
+
+def voxel_error(probability: Tensor, truth: Tensor) -> Tensor:
+    """E(x) = |𝟙(p̂ > ½) − Y(x)|: 1.0 where the majority of samples is wrong; shapes [N], float64."""
+    return ((probability > 0.5) != truth.bool()).double()
+
+
+def sparsification_curves(uncertainty: Tensor, error: Tensor) -> SparsificationCurves:
+    """Remove voxels one by one, the most uncertain first, and follow the mean error of the rest (decision 16).
+
+    Voxels of equal uncertainty (there are many: 80 samples give at most 41 different label entropies) could leave in
+    any order. The curve is the expectation over all their orders, so it does not depend on how voxels are numbered.
+
+    Args:
+        uncertainty: any score that is higher where more error is expected, shape [N].
+        error: error of each voxel, shape [N].
+
+    Raises:
+        ValueError: when shapes differ, or a value is not finite.
+    """
+    if uncertainty.ndim != 1 or uncertainty.shape != error.shape:
+        raise ValueError(
+            f"expected uncertainty and error of one shape [N], got {tuple(uncertainty.shape)} and {tuple(error.shape)}"
+        )
+    for name, values in (("uncertainty", uncertainty), ("error", error)):
+        broken = int((~values.isfinite()).sum())
+        if broken:
+            raise ValueError(f"expected finite {name}, got {broken} values of {len(values)} that are not")
+    error = error.double()
+    kept = torch.arange(1, len(error) + 1, device=error.device, dtype=error.dtype)  # i voxels remain
+    # The i least uncertain remain. Of a group of tied voxels, j drawn at random have the expected error sum
+    # j · (mean error of the group): the curve with every error replaced by the mean of its ties.
+    ordered, order = uncertainty.sort()
+    _, group, size = ordered.unique_consecutive(return_inverse=True, return_counts=True)
+    tied_mean = torch.zeros(len(size), device=error.device, dtype=error.dtype).index_add_(0, group, error[order]) / size
+    return SparsificationCurves(
+        remaining=kept / max(len(error), 1),
+        observed=tied_mean[group].cumsum(0) / kept,
+        oracle=error.sort().values.cumsum(0) / kept,
+    )
+
+
+def area_under_sparsification_error(uncertainty: Tensor, error: Tensor) -> Tensor:
+    """AUSE = (1/N) Σ_i (c_obs(i) − c_ora(i)): how far the uncertainty is from ranking the errors (decision 16).
+
+    Args:
+        uncertainty: label entropy, displacement variance or any other score, shape [N].
+        error: error of each voxel, for example :func:`voxel_error`, shape [N].
+
+    Returns:
+        AUSE, float64, shape []: 0 if no voxel that is wrong is more certain than one that is right; NaN without voxels.
+
+    Raises:
+        ValueError: see :func:`sparsification_curves`.
+    """
+    curves = sparsification_curves(uncertainty, error)
+    return (curves.observed - curves.oracle).mean()
+
+
+def binary_entropy(probability: Tensor) -> Tensor:
+    """Label entropy of one structure, H(p̂) = −p̂ ln p̂ − (1 − p̂) ln(1 − p̂), in nats.
+
+    H is symmetric, and k votes of K must tie exactly with K − k, or rounding would rank them in the sparsification
+    curve. Hence the fold to min(p̂, 1 − p̂), rounded to what 1 − p̂ is good for: 12 decimals in float64, 6 in float32.
+
+    Args:
+        probability: p̂ in 0 … 1, float32 or float64, any shape.
+
+    Returns:
+        Entropy in 0 … ln 2, float64, same shape.
+
+    Raises:
+        ValueError: when a probability is not in 0 … 1, or stored in another dtype.
+    """
+    _check_probability(probability)
+    decimals = 12 if probability.dtype == torch.float64 else 6
+    p = probability.double()
+    p = torch.minimum(p, 1 - p).round(decimals=decimals)
+    return torch.special.entr(p) + torch.special.entr(1 - p)
+
+
+def multiclass_entropy(probabilities: Tensor) -> Tensor:
+    """Entropy of the label of a voxel, −Σ_c p_c ln p_c, in nats.
+
+    Args:
+        probabilities: p of every class, background included, shape [C, ...], summing to 1 over C.
+
+    Returns:
+        Entropy in 0 … ln C, shape [...].
+    """
+    return torch.special.entr(probabilities).sum(dim=0)
+
+
+def spearman_per_structure(entropy: Tensor, dice: Tensor) -> Tensor:
+    """Does doubt announce error? Rank correlation of label entropy and Dice over pairs (decision 19).
+
+    Negative is good: the pairs with more entropy have the lower Dice.
+
+    Args:
+        entropy: mean label entropy in the ribbon, shape [P, S] for P pairs and S structures.
+        dice: Dice, shape [P, S]. A pair is left out for a structure that has NaN in either.
+
+    Returns:
+        Spearman's r of every structure, ties at their mean rank, float64, shape [S]. NaN with fewer than 3 pairs, where
+        r could only be ±1, or when one of the two is constant.
+
+    Raises:
+        ValueError: when the two shapes are not one [P, S].
+    """
+    if entropy.ndim != 2 or entropy.shape != dice.shape:
+        raise ValueError(
+            f"expected entropy and Dice of one shape [P, S], got {tuple(entropy.shape)} and {tuple(dice.shape)}"
+        )
+    scores = []
+    for x, y in zip(entropy.double().T, dice.double().T, strict=True):
+        valid = ~(x.isnan() | y.isnan())
+        x, y = (_mean_ranks(column[valid]) for column in (x, y))
+        x, y = x - x.mean(), y - y.mean()
+        # Pearson's correlation of the ranks; 0 / 0 = NaN for a constant.
+        r = (x * y).sum() / (x.square().sum() * y.square().sum()).sqrt()
+        scores.append(r if len(x) >= 3 else torch.full_like(r, torch.nan))
+    return torch.stack(scores)
+
+
+def mean_spearman(entropy: Tensor, dice: Tensor) -> Tensor:
+    """Mean over structures of :func:`spearman_per_structure` (decision 19), NaN left out; shape []."""
+    return spearman_per_structure(entropy, dice).nanmean()
+
+
+def _mean_ranks(values: Tensor) -> Tensor:
+    """Ranks from 1 of shape [P], tied values at the mean of the ranks they share."""
+    _, place, size = values.unique(return_inverse=True, return_counts=True)
+    # A group that ends at rank e and has n members covers the ranks e − n + 1 … e, with mean e − (n − 1)/2.
+    return (size.cumsum(0) - (size - 1) / 2).to(values.dtype)[place]
+
+
+def _check_probability(probability: Tensor, truth: Tensor | None = None) -> None:
+    """Raise ValueError for anything but float32 or float64 probabilities in 0 … 1, shaped as the truth, [N]."""
+    if truth is not None and (probability.ndim != 1 or probability.shape != truth.shape):
+        raise ValueError(
+            f"expected probability and truth of one shape [N], got {tuple(probability.shape)} and {tuple(truth.shape)}"
+        )
+    if probability.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"expected float32 or float64 probabilities, got {probability.dtype}")
+    outside = int((~((probability >= 0) & (probability <= 1))).sum())  # NaN is outside, too
+    if outside:
+        raise ValueError(f"expected probabilities in 0 … 1, got {outside} of {probability.numel()} outside")

@@ -1,0 +1,228 @@
+"""Triangular solves on the CPU: numba, right-hand sides in vector lanes, threads over blocks of them.
+
+A block of right-hand sides sweeps the grid voxel by voxel. Only two planes of it are kept, samples innermost, small
+enough for the cache; rows are transposed into and out of them on the way, so that the tensors outside keep their
+usual layout and each number crosses the memory bus once.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+
+import numba
+import numpy as np
+import torch
+from numba import njit, prange
+from torch import Tensor
+
+from scripts.gaussian.backends.numba_simd import prefetch, transpose_tile, update_voxel
+from scripts.gaussian.stencil import PRECEDING, Stencil
+
+LANES = (32, 16, 8)
+"""Block sizes, widest first. 32 keeps a voxel's three sums in six AVX-512 or twelve AVX2 registers."""
+
+OFFSETS = np.array(PRECEDING, dtype=np.int64)
+# numba's default thread pool must not be entered by two Python threads at once (a server does that).
+LOCK = threading.Lock()
+
+
+def pack(stencil: Stencil, entries: Tensor, transpose: bool) -> Tensor:
+    """Reorder L for the sweep: all numbers of a voxel side by side, ready to multiply.
+
+    Args:
+        stencil: a pattern with neighbors.
+        entries: entries of L, shape (B, C, X, Y, Z).
+        transpose: for L⁻ᵀ, gather the entries of a voxel's column (its followers); for L⁻¹ those of its row.
+
+    Returns:
+        shape (B, X, Y, Z, C): inverse diagonal, then negated couplings, zero where the neighbor is outside.
+    """
+    source = entries.detach().contiguous()
+    batch, channels, *grid = source.shape
+    packed = torch.empty((batch, *grid, channels), dtype=source.dtype)
+    with LOCK:
+        use_torch_threads()
+        _pack(source.numpy(), packed.numpy(), OFFSETS, stencil.couplings, transpose)
+    return packed
+
+
+def solve(stencil: Stencil, packed: Tensor, x: Tensor, transpose: bool, overwrite: bool = False) -> Tensor:
+    """L⁻ᵀx or L⁻¹x.
+
+    Args:
+        stencil: the pattern of L.
+        packed: what `pack` returned for the same `transpose`, shape (B, X, Y, Z, C).
+        x: right-hand sides, shape (N, B, 3, X, Y, Z).
+        overwrite: put the result into x's memory if x is contiguous; saves the cost of fresh pages.
+
+    Returns:
+        shape (N, B, 3, X, Y, Z).
+    """
+    x = x.detach().contiguous()
+    out = x if overwrite else torch.empty_like(x)
+    if out.numel() == 0:
+        return out
+    with LOCK:
+        threads = use_torch_threads()
+        wide_enough = (lanes for lanes in LANES if x.shape[0] * x.shape[1] >= lanes * threads)
+        lanes = next(wide_enough, LANES[-1])
+        if x.dtype == torch.float64:
+            lanes = min(lanes, 16)  # twice as wide: 32 lanes would not fit the registers
+        kernel = _kernel(lanes, stencil.couplings)
+        kernel(_flat(packed), _flat(x), _flat(out), tuple(x.shape), OFFSETS, transpose)
+    return out
+
+
+def use_torch_threads() -> int:
+    """Give numba as many threads as torch has, so that one setting governs both."""
+    threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
+    numba.set_num_threads(threads)
+    return threads
+
+
+def _flat(tensor: Tensor) -> np.ndarray:
+    return tensor.numpy().reshape(-1)
+
+
+@njit(parallel=True, cache=True, nogil=True)
+def _pack(entries, packed, offsets, couplings, transpose):  # type: ignore[no-untyped-def]
+    batch, _, nx, ny, nz = entries.shape
+    for job in prange(batch * nx):
+        b, i = job // nx, job % nx
+        # Channel order of the sweep: back-substitution ends with channel 0, forward substitution with channel 2.
+        first, last = (0, 2) if transpose else (2, 0)
+        for j in range(ny):
+            for k in range(nz):
+                packed[b, i, j, k, 0] = 1.0 / entries[b, first, i, j, k]
+                packed[b, i, j, k, 1] = 1.0 / entries[b, 1, i, j, k]
+                packed[b, i, j, k, 2] = 1.0 / entries[b, last, i, j, k]
+                # Own couplings (row, col): channels 3, 4, 5 hold (1, 0), (2, 0), (2, 1).
+                packed[b, i, j, k, 3] = -entries[b, 3 if transpose else 5, i, j, k]
+                packed[b, i, j, k, 4] = -entries[b, 4, i, j, k]
+                packed[b, i, j, k, 5] = -entries[b, 5 if transpose else 3, i, j, k]
+            for o in range(13):
+                # L[v, v + offset]: for a column gather from the follower v = u - offset, for a row from v itself.
+                ii, jj, dk = i - offsets[o, 0], j - offsets[o, 1], -offsets[o, 2]
+                if not transpose:
+                    ii, jj, dk = i + offsets[o, 0], j + offsets[o, 1], offsets[o, 2]
+                inside = 0 <= ii < nx and 0 <= jj < ny
+                k_low, k_high = max(0, -dk), min(nz, nz - dk)
+                for d in range(3):
+                    for c in range(3):
+                        if couplings == 3 and c != d:
+                            continue
+                        # (other channel d, own channel c) in sweep order -> the parameter channel of L's entry.
+                        if couplings == 3:
+                            slot = 6 + 3 * o + d
+                            channel = 6 + 3 * o + (d if transpose else 2 - d)
+                        else:
+                            slot = 6 + 9 * o + 3 * d + c
+                            row, col = (d, c) if transpose else (2 - c, 2 - d)
+                            channel = 6 + 9 * o + 3 * row + col
+                        for k in range(nz):
+                            packed[b, i, j, k, slot] = 0.0
+                        if not inside:
+                            continue
+                        if transpose:
+                            for k in range(k_low, k_high):
+                                packed[b, i, j, k, slot] = -entries[b, channel, ii, jj, k + dk]
+                        else:
+                            for k in range(k_low, k_high):
+                                packed[b, i, j, k, slot] = -entries[b, channel, i, j, k]
+
+
+@njit(inline="always")
+def _row_in(x, start, sample_stride, samples, nz, scratch, to, lanes):  # type: ignore[no-untyped-def]
+    """Row of one channel, (samples, nz) in x, to (nz, lanes) in scratch; the tiles, then what is left over."""
+    tiled_samples, tiled_k = samples - samples % 8, nz - nz % 8
+    step = 3 * lanes
+    for s in range(0, tiled_samples, 8):
+        for k in range(0, tiled_k, 8):
+            transpose_tile(x, start + s * sample_stride + k, sample_stride, scratch, to + k * step + s, step)
+        for k in range(tiled_k, nz):
+            for lane in range(8):
+                scratch[to + k * step + s + lane] = x[start + (s + lane) * sample_stride + k]
+    for s in range(tiled_samples, samples):
+        for k in range(nz):
+            scratch[to + k * step + s] = x[start + s * sample_stride + k]
+
+
+@njit(inline="always")
+def _row_out(x, start, sample_stride, samples, nz, scratch, to, lanes):  # type: ignore[no-untyped-def]
+    """The way back of `_row_in`."""
+    tiled_samples, tiled_k = samples - samples % 8, nz - nz % 8
+    step = 3 * lanes
+    for s in range(0, tiled_samples, 8):
+        for k in range(0, tiled_k, 8):
+            transpose_tile(scratch, to + k * step + s, step, x, start + s * sample_stride + k, sample_stride)
+        for k in range(tiled_k, nz):
+            for lane in range(8):
+                x[start + (s + lane) * sample_stride + k] = scratch[to + k * step + s + lane]
+    for s in range(tiled_samples, samples):
+        for k in range(nz):
+            x[start + s * sample_stride + k] = scratch[to + k * step + s]
+
+
+@functools.cache
+def _kernel(lanes: int, couplings: int) -> Callable[..., None]:
+    """The sweep for one block size and pattern; numba freezes both into the code and caches it on disk."""
+
+    @njit(parallel=True, cache=True, nogil=True)
+    def kernel(packed, x, out, shape, offsets, transpose):  # type: ignore[no-untyped-def]
+        count, batch, _, nx, ny, nz = shape
+        numbers = 6 + 13 * couplings
+        voxels = nx * ny * nz
+        blocks = (count + lanes - 1) // lanes
+        voxel = 3 * lanes  # scratch: two planes (ny + 2, nz + 2) of voxels with a border of zeros
+        row = (nz + 2) * voxel
+        plane = (ny + 2) * row
+        direction = -1 if transpose else 1  # the sweep for Lᵀ starts at the last voxel
+        sample_stride = batch * 3 * voxels
+        for job in prange(batch * blocks):
+            b, block = job // blocks, job % blocks
+            samples = min(lanes, count - block * lanes)
+            # Start on a cache line: a vector that straddles two costs two loads.
+            unaligned = np.zeros(2 * plane + 16, dtype=x.dtype)
+            scratch = unaligned[(-unaligned.ctypes.data % 64) // x.itemsize :]
+            # Element offsets for both positions of the previous plane relative to the current one.
+            table = np.empty((2, 16), dtype=np.int64)
+            for slot in range(2):
+                for o in range(13):
+                    # Neighbors were solved before: followers u - offset for Lᵀ, predecessors v + offset for L.
+                    table[slot, o] = direction * (offsets[o, 1] * row + offsets[o, 2] * voxel)
+                    if offsets[o, 0] != 0:
+                        table[slot, o] += plane if slot == 0 else -plane
+                for c in range(3):
+                    table[slot, 13 + c] = (c if transpose else 2 - c) * lanes
+            base = (block * lanes * batch + b) * 3 * voxels
+            for plane_step in range(nx):
+                i = nx - 1 - plane_step if transpose else plane_step
+                slot = plane_step % 2
+                steps = table[slot]
+                for row_step in range(ny):
+                    j = ny - 1 - row_step if transpose else row_step
+                    at = slot * plane + (j + 1) * row + voxel
+                    line = (i * ny + j) * nz
+                    for c in range(3):
+                        start = base + c * voxels + line
+                        _row_in(x, start, sample_stride, samples, nz, scratch, at + c * lanes, lanes)
+                    first = nz - 1 if transpose else 0
+                    at_voxel = at + first * voxel
+                    at_packed = (b * voxels + line + first) * numbers
+                    next_line = base + line + direction * nz
+                    for step in range(nz):
+                        update_voxel(scratch, packed, steps, at_voxel, at_packed, lanes, couplings)
+                        # The next row lies in 3 * samples places: more than hardware prefetches by itself.
+                        for q in range(step * 3 * samples // nz, (step + 1) * 3 * samples // nz):
+                            stream = next_line + (q // 3) * sample_stride + (q % 3) * voxels
+                            for k in range(0, nz, 16):
+                                prefetch(x, stream + k)
+                        at_voxel += direction * voxel
+                        at_packed += direction * numbers
+                    for c in range(3):
+                        start = base + c * voxels + line
+                        _row_out(out, start, sample_stride, samples, nz, scratch, at + c * lanes, lanes)
+
+    return kernel

@@ -1,0 +1,135 @@
+"""The sparsity pattern of L: which entries exist, and in which parameter channel each one lives.
+
+The dimensions of a displacement field are ordered by voxel (raster order, last axis fastest) with the three channels
+innermost. L is lower triangular in that order. Its row for a voxel holds the voxel itself and those neighbors of the
+3x3x3 kernel that come before it: its *causal* neighborhood.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from scripts.gaussian.errors import GaussianError, ShapeError
+
+CrossChannel = Literal["none", "voxel", "full"]
+Offset = tuple[int, int, int]
+
+CHANNELS = 3
+"""A displacement has three components."""
+
+PRECEDING: tuple[Offset, ...] = tuple(
+    (i, j, k) for i, j, k in itertools.product((-1, 0, 1), repeat=3) if (i, j, k) < (0, 0, 0)
+)
+"""The 13 neighbors of a voxel that come before it in raster order."""
+
+WITHIN: tuple[tuple[int, int], ...] = ((1, 0), (2, 0), (2, 1))
+"""(row channel, column channel) of the entries below the diagonal of a voxel's own 3x3 block."""
+
+
+class Entry(NamedTuple):
+    """One parameter channel: L[(v, row_channel), (v + offset, col_channel)] for every voxel v."""
+
+    offset: Offset
+    row_channel: int
+    col_channel: int
+
+
+@dataclass(frozen=True)
+class Stencil:
+    """The pattern of L and its table of parameter channels (decision 3).
+
+    Args:
+        cross_channel: `none` leaves L diagonal (3 numbers a voxel, the paper's D); `voxel` couples the three
+            components within a voxel and each component with itself in the 13 preceding neighbors (45 numbers);
+            `full` couples all components of all neighbors (123 numbers).
+        initial_std: standard deviation, in image voxels, that the network's zero output stands for.
+
+    Raises:
+        GaussianError: for an unknown `cross_channel` or a non-positive `initial_std`.
+
+    Examples:
+        >>> Stencil("voxel").num_channels, Stencil("full").num_channels
+        (45, 123)
+    """
+
+    cross_channel: CrossChannel = "voxel"
+    initial_std: float = 0.25
+
+    def __post_init__(self) -> None:
+        if self.cross_channel not in get_args(CrossChannel):
+            raise GaussianError(f"cross_channel must be one of {get_args(CrossChannel)}, got {self.cross_channel!r}")
+        if not (math.isfinite(self.initial_std) and self.initial_std > 0):
+            raise GaussianError(f"initial_std must be positive, got {self.initial_std}")
+
+    @classmethod
+    def from_num_channels(cls, num_channels: int) -> Stencil:
+        """The pattern that has this many numbers a voxel (3, 45 or 123)."""
+        for cross_channel in get_args(CrossChannel):
+            if cls(cross_channel).num_channels == num_channels:
+                return cls(cross_channel)
+        raise ShapeError("stencil_parameters", "(*batch, 3 | 45 | 123, X, Y, Z)", (num_channels,))
+
+    @property
+    def is_diagonal(self) -> bool:
+        """Whether nothing is coupled."""
+        return self.cross_channel == "none"
+
+    @property
+    def couplings(self) -> int:
+        """Numbers stored for one neighbor: 0, 3 or 9."""
+        return {"none": 0, "voxel": CHANNELS, "full": CHANNELS**2}[self.cross_channel]
+
+    @property
+    def table(self) -> tuple[Entry, ...]:
+        """The entry of L that each parameter channel holds, in channel order."""
+        entries = [Entry((0, 0, 0), c, c) for c in range(CHANNELS)]
+        if self.is_diagonal:
+            return tuple(entries)
+        entries += [Entry((0, 0, 0), row, col) for row, col in WITHIN]
+        for offset in PRECEDING:
+            for row, col in itertools.product(range(CHANNELS), repeat=2):
+                if self.cross_channel == "full" or row == col:
+                    entries.append(Entry(offset, row, col))
+        return tuple(entries)
+
+    @property
+    def num_channels(self) -> int:
+        """Numbers a voxel: 3, 45 or 123."""
+        return CHANNELS if self.is_diagonal else CHANNELS + len(WITHIN) + len(PRECEDING) * self.couplings
+
+    @property
+    def diagonal_scale(self) -> float:
+        """Factor after the softplus, so that zero stands for `initial_std`: softplus(0) = log 2."""
+        return 1.0 / (self.initial_std * math.log(2.0))
+
+    def entries(self, raw: Tensor) -> Tensor:
+        """Turn unbounded numbers (network output) into entries of L.
+
+        Args:
+            raw: shape (*batch, num_channels, X, Y, Z).
+
+        Returns:
+            The same shape; the diagonal is softplus(raw) * diagonal_scale, the other entries are unchanged.
+        """
+        if raw.ndim < 4 or raw.shape[-4] != self.num_channels:
+            raise ShapeError("raw stencil parameters", f"(*batch, {self.num_channels}, X, Y, Z)", raw.shape)
+        diagonal, rest = raw[..., :CHANNELS, :, :, :], raw[..., CHANNELS:, :, :, :]
+        # A saturated softplus underflows to zero in float32 below -103: keep the smallest normal number.
+        diagonal = F.softplus(diagonal).clamp_min(torch.finfo(raw.dtype).tiny) * self.diagonal_scale
+        return diagonal if self.is_diagonal else torch.cat([diagonal, rest], dim=-4)
+
+
+def shift_slices(offset: Offset) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Indices (…, i, j, k) that pair each voxel v (first) with v + offset (second), where both are inside the grid."""
+
+    def first(d: int) -> slice:
+        return slice(max(0, -d), -d if d > 0 else None)
+
+    return (..., *(first(d) for d in offset)), (..., *(first(-d) for d in offset))
