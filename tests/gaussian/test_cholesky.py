@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import scipy.sparse
 import scipy.sparse.linalg
@@ -100,10 +102,10 @@ def test_gradcheck(cross_channel, operation, transpose, backend):
 def test_plain_torch_products_agree_with_the_numba_ones():
     from scripts.gaussian.backends import numba_products, torch_products
 
-    for cross_channel in PATTERNS:
+    for cross_channel, grid in itertools.product(["voxel", "full"], [(3, 4, 9), (3, 4, 17), (2, 2, 40)]):
         stencil = Stencil(cross_channel)
-        entries = random_entries(stencil, 2, (3, 4, 9))
-        x, y = torch.randn(2, 4, 2, 3, 3, 4, 9, dtype=torch.float64)
+        entries = random_entries(stencil, 2, grid)
+        x, y = torch.randn(2, 5, 2, 3, *grid, dtype=torch.float64)
         for transpose in (False, True):
             torch.testing.assert_close(
                 numba_products.multiply(stencil, entries, x, transpose),

@@ -6,11 +6,15 @@ stay in the cache for all right-hand sides.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from numba import njit, prange
 from torch import Tensor
 
+from scripts.gaussian.backends.numba_simd import TILE, sum_of_outer_products
 from scripts.gaussian.backends.numba_solve import LOCK, OFFSETS, use_torch_threads
 from scripts.gaussian.stencil import Stencil
 
@@ -31,7 +35,14 @@ def multiply(stencil: Stencil, entries: Tensor, x: Tensor, transpose: bool) -> T
     out = torch.zeros_like(x)
     with LOCK:
         use_torch_threads()
-        _multiply(entries.detach().contiguous().numpy(), x.numpy(), out.numpy(), OFFSETS, stencil.couplings, transpose)
+        _multiply(
+            entries.detach().contiguous().numpy().reshape(-1),
+            x.numpy().reshape(-1),
+            out.numpy().reshape(-1),
+            tuple(x.shape),
+            _table(stencil),
+            transpose,
+        )
     return out
 
 
@@ -39,7 +50,7 @@ def outer(stencil: Stencil, rows: Tensor, columns: Tensor) -> Tensor:
     """The entries of Σ_n rows_n columns_nᵀ that lie on the pattern of L: the gradient of L.
 
     Args:
-        stencil: the pattern of L.
+        stencil: a pattern with neighbors.
         rows: shape (N, B, 3, X, Y, Z).
         columns: the same shape.
 
@@ -50,100 +61,133 @@ def outer(stencil: Stencil, rows: Tensor, columns: Tensor) -> Tensor:
     out = torch.zeros((batch, stencil.num_channels, *grid), dtype=rows.dtype)
     with LOCK:
         use_torch_threads()
-        _outer(
-            rows.detach().contiguous().numpy(),
-            columns.detach().contiguous().numpy(),
-            out.numpy(),
+        _outer_kernel(stencil.couplings)(
+            rows.detach().contiguous().numpy().reshape(-1),
+            columns.detach().contiguous().numpy().reshape(-1),
+            out.numpy().reshape(-1),
+            tuple(rows.shape),
             OFFSETS,
-            stencil.couplings,
         )
     return out
 
 
-@njit(inline="always")
-def _add_product(out, a, b, low, high, shift):  # type: ignore[no-untyped-def]
-    """out[k] += a[k] * b[k + shift] for low <= k < high."""
-    for k in range(low, high):
-        out[k] += a[k] * b[k + shift]
+@functools.cache
+def _table(stencil: Stencil) -> np.ndarray:
+    """(C, 5): offset (3), row channel and column channel of each entry."""
+    return np.array([(*entry.offset, entry.row_channel, entry.col_channel) for entry in stencil.table], dtype=np.int64)
+
+
+@njit
+def _add_product(out, a, b):  # type: ignore[no-untyped-def]
+    """out += a · b, elementwise."""
+    for k in range(len(out)):
+        out[k] += a[k] * b[k]
 
 
 @njit(parallel=True, cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
-def _multiply(entries, x, out, offsets, couplings, transpose):  # type: ignore[no-untyped-def]
-    count, batch, _, nx, ny, nz = x.shape
-    neighbors = 0 if couplings == 0 else 13
+def _multiply(entries, x, out, shape, table, transpose):  # type: ignore[no-untyped-def]
+    count, batch, _, nx, ny, nz = shape
+    voxels = nx * ny * nz
+    channels = len(table)
+    stride = batch * 3 * voxels
     for job in prange(batch * nx):
         b, i = job // nx, job % nx
-        shifted = np.empty(nz, dtype=x.dtype)
         for j in range(ny):
-            for n in range(count):
-                for c in range(3):
-                    _add_product(out[n, b, c, i, j], entries[b, c, i, j], x[n, b, c, i, j], 0, nz, 0)
-                if couplings > 0:
-                    for within in range(3):  # channels 3, 4, 5 hold (1, 0), (2, 0), (2, 1)
-                        row, col = (1, 0) if within == 0 else ((2, 0) if within == 1 else (2, 1))
-                        to, source = (col, row) if transpose else (row, col)
-                        _add_product(out[n, b, to, i, j], entries[b, 3 + within, i, j], x[n, b, source, i, j], 0, nz, 0)
-            for o in range(neighbors):
-                # (Lx)[v] += L[v, v+o] x[v+o];  (Lᵀx)[u] += L[u-o, u] x[u-o]
-                sign = -1 if transpose else 1
-                ii, jj, dk = i + sign * offsets[o, 0], j + sign * offsets[o, 1], sign * offsets[o, 2]
+            for channel in range(channels):
+                di, dj, dk, to, source = table[channel]
+                # (Lx)[v] += L[v, v+o] x[v+o];  (Lᵀx)[u] += L[u-o, u] x[u-o]: the entry belongs to the follower.
+                if transpose:
+                    di, dj, dk, to, source = -di, -dj, -dk, source, to
+                ii, jj = i + di, j + dj
                 if ii < 0 or ii >= nx or jj < 0 or jj >= ny:
                     continue
                 low, high = max(0, -dk), min(nz, nz - dk)
-                for row in range(3):
-                    for col in range(3):
-                        if couplings == 3 and row != col:
-                            continue
-                        channel = 6 + 3 * o + row if couplings == 3 else 6 + 9 * o + 3 * row + col
-                        if transpose:
-                            # The entry belongs to the follower: bring its row into step with u once for all n.
-                            for k in range(low, high):
-                                shifted[k] = entries[b, channel, ii, jj, k + dk]
-                            for n in range(count):
-                                _add_product(out[n, b, col, i, j], shifted, x[n, b, row, ii, jj], low, high, dk)
-                        else:
-                            for n in range(count):
-                                _add_product(
-                                    out[n, b, row, i, j], entries[b, channel, i, j], x[n, b, col, ii, jj], low, high, dk
-                                )
+                here, there = (i * ny + j) * nz + low, (ii * ny + jj) * nz + low + dk
+                at = (b * channels + channel) * voxels + (there if transpose else here)
+                entry = entries[at : at + high - low]
+                for n in range(count):
+                    start = n * stride + b * 3 * voxels
+                    t, f = start + to * voxels + here, start + source * voxels + there
+                    _add_product(out[t : t + high - low], entry, x[f : f + high - low])
 
 
-@njit(parallel=True, cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
-def _outer(rows, columns, out, offsets, couplings):  # type: ignore[no-untyped-def]
-    count, batch, _, nx, ny, nz = rows.shape
-    neighbors = 0 if couplings == 0 else 13
-    for job in prange(batch * nx):
-        b, i = job // nx, job % nx
-        for j in range(ny):
-            for n in range(count):
+@functools.cache
+def _outer_kernel(couplings: int) -> Callable[..., None]:
+    """`outer` for one pattern; numba freezes it into the code and caches it on disk."""
+    full = 1 if couplings == 9 else 0
+
+    @njit(parallel=True, cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
+    def kernel(rows, columns, out, shape, offsets):  # type: ignore[no-untyped-def]
+        count, batch, _, nx, ny, nz = shape
+        voxels = nx * ny * nz
+        channels = 6 + 13 * couplings
+        stride = batch * 3 * voxels
+        for job in prange(batch * nx):
+            b, i = job // nx, job % nx
+            for j in range(ny):
+                here = (i * ny + j) * nz
+                own = b * channels * voxels + here
                 for c in range(3):
-                    _add_product(out[b, c, i, j], rows[n, b, c, i, j], columns[n, b, c, i, j], 0, nz, 0)
-                if couplings > 0:
-                    _add_product(out[b, 3, i, j], rows[n, b, 1, i, j], columns[n, b, 0, i, j], 0, nz, 0)
-                    _add_product(out[b, 4, i, j], rows[n, b, 2, i, j], columns[n, b, 0, i, j], 0, nz, 0)
-                    _add_product(out[b, 5, i, j], rows[n, b, 2, i, j], columns[n, b, 1, i, j], 0, nz, 0)
-                for o in range(neighbors):
+                    at = b * 3 * voxels + here
+                    _sums(
+                        out[own + c * voxels : own + c * voxels + nz],
+                        rows,
+                        at + c * voxels,
+                        columns,
+                        at + c * voxels,
+                        stride,
+                        count,
+                    )
+                for within in range(3):  # channels 3, 4, 5 hold (1, 0), (2, 0), (2, 1)
+                    row, col = 1 if within == 0 else 2, 1 if within == 2 else 0
+                    at = own + (3 + within) * voxels
+                    _sums(
+                        out[at : at + nz],
+                        rows,
+                        (b * 3 + row) * voxels + here,
+                        columns,
+                        (b * 3 + col) * voxels + here,
+                        stride,
+                        count,
+                    )
+                for o in range(13):
                     ii, jj, dk = i + offsets[o, 0], j + offsets[o, 1], offsets[o, 2]
                     if ii < 0 or ii >= nx or jj < 0 or jj >= ny:
                         continue
+                    # Voxel k of this row pairs with k + dk of the other: low <= k < high.
                     low, high = max(0, -dk), min(nz, nz - dk)
-                    for row in range(3):
-                        if couplings == 3:
-                            _add_product(
-                                out[b, 6 + 3 * o + row, i, j],
-                                rows[n, b, row, i, j],
-                                columns[n, b, row, ii, jj],
-                                low,
-                                high,
-                                dk,
+                    to = own + (6 + o * couplings) * voxels
+                    row = b * 3 * voxels + here
+                    column = b * 3 * voxels + (ii * ny + jj) * nz + dk
+                    if high - low >= TILE:
+                        for start in range(low, high, TILE):
+                            # The last tile overlaps the one before; the same sums are stored twice.
+                            k = min(start, high - TILE)
+                            sum_of_outer_products(
+                                rows, row + k, columns, column + k, voxels, stride, count, out, to + k, full
                             )
-                        else:
-                            for col in range(3):
-                                _add_product(
-                                    out[b, 6 + 9 * o + 3 * row + col, i, j],
-                                    rows[n, b, row, i, j],
-                                    columns[n, b, col, ii, jj],
-                                    low,
-                                    high,
-                                    dk,
-                                )
+                        continue
+                    for pair in range(couplings):
+                        r, c = (pair // 3, pair % 3) if full else (pair, pair)
+                        at = to + pair * voxels
+                        _sums(
+                            out[at + low : at + high],
+                            rows,
+                            row + r * voxels + low,
+                            columns,
+                            column + c * voxels + low,
+                            stride,
+                            count,
+                        )
+
+    return kernel
+
+
+@njit
+def _sums(out, rows, row, columns, column, stride, count):  # type: ignore[no-untyped-def]
+    """out[k] = Σ_n rows[row + n·stride + k] · columns[column + n·stride + k]; rows and columns are flat."""
+    length = len(out)
+    out[:] = 0.0
+    for n in range(count):
+        r, c = row + n * stride, column + n * stride
+        _add_product(out, rows[r : r + length], columns[c : c + length])

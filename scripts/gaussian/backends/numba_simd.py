@@ -16,8 +16,8 @@ from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
 NEIGHBORS = 13
-TILE = 8
-"""Side of the square tiles in which rows are transposed."""
+TILE = 16
+"""Side of the square tiles in which rows are transposed: a cache line of float32."""
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
@@ -123,7 +123,7 @@ def update_voxel(typing_context, x, packed, table, x_start, packed_start, lanes,
 
 @intrinsic
 def transpose_tile(typing_context, source, source_start, source_stride, target, target_start, target_stride):  # type: ignore[no-untyped-def]
-    """Copy an 8x8 tile transposed: target[t + 8-vector i][j] = source[s + 8-vector j][i], both 1-D arrays."""
+    """Copy a square tile transposed: row i of target is column i of source, both 1-D arrays with a stride by row."""
     signature = types.void(source, source_start, source_stride, target, target_start, target_stride)
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
@@ -135,7 +135,7 @@ def transpose_tile(typing_context, source, source_start, source_stride, target, 
             return builder.add(start, builder.mul(stride, _I64(index)))
 
         rows = [vector.load(source_data, row(args[1], args[2], i)) for i in range(TILE)]
-        # log2(8) perfect shuffles of the rows with their partners half a tile away transpose the tile.
+        # log2(TILE) perfect shuffles of the rows with their partners half a tile away transpose the tile.
         for _ in range(TILE.bit_length() - 1):
             half = TILE // 2
             rows = [vector.interleave(rows[i // 2], rows[i // 2 + half], upper=bool(i % 2)) for i in range(TILE)]
@@ -159,6 +159,41 @@ def prefetch(typing_context, array, index):  # type: ignore[no-untyped-def]
         )
         write, keep_in_all_levels, data = _I32(1), _I32(3), _I32(1)
         builder.call(function, [builder.bitcast(address, byte_pointer), write, keep_in_all_levels, data])
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic(prefer_literal=True)
+def sum_of_outer_products(  # type: ignore[no-untyped-def]
+    typing_context, rows, row, columns, column, channel_stride, sample_stride, samples, out, to, full
+):
+    """Σ over samples of rows times columns at TILE neighboring voxels, summed in registers.
+
+    The three channels of rows (from index row) meet those of columns (from index column): all nine pairs, row channel
+    major, if `full` is 1, else the three with equal channels. The sums go to consecutive parameter channels of
+    out, the first at index `to`; a channel is channel_stride numbers long everywhere.
+    """
+    signature = types.void(rows, row, columns, column, channel_stride, sample_stride, samples, out, to, full)
+    pairs = [(r, c) for r in range(3) for c in range(3) if _literal(full, "full") or r == c]
+
+    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        rows_data, columns_data, out_data = (_data(context, builder, sig.args[i], args[i]) for i in (0, 2, 7))
+        vector = _Vectors(builder, rows_data.type.pointee, TILE)
+        zero = ir.Constant(vector.type, None)
+        sums = [cgutils.alloca_once_value(builder, zero) for _ in pairs]  # LLVM turns these into registers
+        for value in sums:
+            builder.store(zero, value)
+        channel = [builder.mul(args[4], _I64(c)) for c in range(3)]
+        with cgutils.for_range(builder, args[6]) as loop:
+            shift = builder.mul(loop.index, args[5])
+            left = [vector.load(rows_data, builder.add(builder.add(args[1], shift), channel[c])) for c in range(3)]
+            right = [vector.load(columns_data, builder.add(builder.add(args[3], shift), channel[c])) for c in range(3)]
+            for value, (r, c) in zip(sums, pairs, strict=True):
+                builder.store(vector.fma(left[r], right[c], builder.load(value)), value)
+        for number, value in enumerate(sums):
+            offset = builder.add(args[8], builder.mul(args[4], _I64(number)))
+            vector.store(builder.load(value), out_data, offset)
         return context.get_dummy_value()
 
     return signature, codegen

@@ -17,7 +17,7 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
-from scripts.gaussian.backends.numba_simd import prefetch, transpose_tile, update_voxel
+from scripts.gaussian.backends.numba_simd import TILE, prefetch, transpose_tile, update_voxel
 from scripts.gaussian.stencil import PRECEDING, Stencil
 
 LANES = (32, 16, 8)
@@ -136,13 +136,13 @@ def _pack(entries, packed, offsets, couplings, transpose):  # type: ignore[no-un
 @njit(inline="always")
 def _row_in(x, start, sample_stride, samples, nz, scratch, to, lanes):  # type: ignore[no-untyped-def]
     """Row of one channel, (samples, nz) in x, to (nz, lanes) in scratch; the tiles, then what is left over."""
-    tiled_samples, tiled_k = samples - samples % 8, nz - nz % 8
+    tiled_samples, tiled_k = samples - samples % TILE, nz - nz % TILE
     step = 3 * lanes
-    for s in range(0, tiled_samples, 8):
-        for k in range(0, tiled_k, 8):
+    for s in range(0, tiled_samples, TILE):
+        for k in range(0, tiled_k, TILE):
             transpose_tile(x, start + s * sample_stride + k, sample_stride, scratch, to + k * step + s, step)
         for k in range(tiled_k, nz):
-            for lane in range(8):
+            for lane in range(TILE):
                 scratch[to + k * step + s + lane] = x[start + (s + lane) * sample_stride + k]
     for s in range(tiled_samples, samples):
         for k in range(nz):
@@ -152,13 +152,13 @@ def _row_in(x, start, sample_stride, samples, nz, scratch, to, lanes):  # type: 
 @njit(inline="always")
 def _row_out(x, start, sample_stride, samples, nz, scratch, to, lanes):  # type: ignore[no-untyped-def]
     """The way back of `_row_in`."""
-    tiled_samples, tiled_k = samples - samples % 8, nz - nz % 8
+    tiled_samples, tiled_k = samples - samples % TILE, nz - nz % TILE
     step = 3 * lanes
-    for s in range(0, tiled_samples, 8):
-        for k in range(0, tiled_k, 8):
+    for s in range(0, tiled_samples, TILE):
+        for k in range(0, tiled_k, TILE):
             transpose_tile(scratch, to + k * step + s, step, x, start + s * sample_stride + k, sample_stride)
         for k in range(tiled_k, nz):
-            for lane in range(8):
+            for lane in range(TILE):
                 x[start + (s + lane) * sample_stride + k] = scratch[to + k * step + s + lane]
     for s in range(tiled_samples, samples):
         for k in range(nz):
@@ -175,35 +175,34 @@ def _kernel(lanes: int, couplings: int) -> Callable[..., None]:
         numbers = 6 + 13 * couplings
         voxels = nx * ny * nz
         blocks = (count + lanes - 1) // lanes
-        voxel = 3 * lanes  # scratch: two planes (ny + 2, nz + 2) of voxels with a border of zeros
+        voxel = 3 * lanes  # scratch: rows of nz voxels between two of zeros
         row = (nz + 2) * voxel
-        plane = (ny + 2) * row
+        ring = ny + 2  # rows from the one before the same row of the previous plane to this one
         direction = -1 if transpose else 1  # the sweep for Lᵀ starts at the last voxel
         sample_stride = batch * 3 * voxels
         for job in prange(batch * blocks):
             b, block = job // blocks, job % blocks
             samples = min(lanes, count - block * lanes)
             # Start on a cache line: a vector that straddles two costs two loads.
-            unaligned = np.zeros(2 * plane + 16, dtype=x.dtype)
+            unaligned = np.zeros((ring + 1) * row + 16, dtype=x.dtype)
             scratch = unaligned[(-unaligned.ctypes.data % 64) // x.itemsize :]
-            # Element offsets for both positions of the previous plane relative to the current one.
-            table = np.empty((2, 16), dtype=np.int64)
-            for slot in range(2):
-                for o in range(13):
-                    # Neighbors were solved before: followers u - offset for Lᵀ, predecessors v + offset for L.
-                    table[slot, o] = direction * (offsets[o, 1] * row + offsets[o, 2] * voxel)
-                    if offsets[o, 0] != 0:
-                        table[slot, o] += plane if slot == 0 else -plane
-                for c in range(3):
-                    table[slot, 13 + c] = (c if transpose else 2 - c) * lanes
+            # Where the neighbors are relative to a voxel, and its channels in the order of the sweep.
+            table = np.empty(16, dtype=np.int64)
+            for c in range(3):
+                table[13 + c] = (c if transpose else 2 - c) * lanes
             base = (block * lanes * batch + b) * 3 * voxels
             for plane_step in range(nx):
                 i = nx - 1 - plane_step if transpose else plane_step
-                slot = plane_step % 2
-                steps = table[slot]
                 for row_step in range(ny):
                     j = ny - 1 - row_step if transpose else row_step
-                    at = slot * plane + (j + 1) * row + voxel
+                    turn = plane_step * ny + row_step
+                    at = (turn % ring) * row + voxel
+                    for o in range(13):
+                        # Solved before: plane_step + di, row_step + dj; outside the grid stands the row of zeros.
+                        di, dj, dk = offsets[o, 0], offsets[o, 1], offsets[o, 2]
+                        inside = plane_step + di >= 0 and 0 <= row_step + dj < ny
+                        place = (turn + di * ny + dj) % ring if inside else ring
+                        table[o] = (place * row + voxel - at) + direction * dk * voxel
                     line = (i * ny + j) * nz
                     for c in range(3):
                         start = base + c * voxels + line
@@ -211,14 +210,22 @@ def _kernel(lanes: int, couplings: int) -> Callable[..., None]:
                     first = nz - 1 if transpose else 0
                     at_voxel = at + first * voxel
                     at_packed = (b * voxels + line + first) * numbers
+                    # The next row lies in 3 * samples places, more than hardware prefetches by itself: ask for them
+                    # one by one, spread over the voxels of this row.
                     next_line = base + line + direction * nz
-                    for step in range(nz):
-                        update_voxel(scratch, packed, steps, at_voxel, at_packed, lanes, couplings)
-                        # The next row lies in 3 * samples places: more than hardware prefetches by itself.
-                        for q in range(step * 3 * samples // nz, (step + 1) * 3 * samples // nz):
-                            stream = next_line + (q // 3) * sample_stride + (q % 3) * voxels
+                    due, channel = 0, 0
+                    for _ in range(nz):
+                        update_voxel(scratch, packed, table, at_voxel, at_packed, lanes, couplings)
+                        due += 3 * samples
+                        while due >= nz:
+                            due -= nz
                             for k in range(0, nz, 16):
-                                prefetch(x, stream + k)
+                                prefetch(x, next_line + k)
+                            next_line += voxels
+                            channel += 1
+                            if channel == 3:
+                                channel = 0
+                                next_line += sample_stride - 3 * voxels
                         at_voxel += direction * voxel
                         at_packed += direction * numbers
                     for c in range(3):
