@@ -1,0 +1,1 @@
+"""Importance sampling: weights, temperature, resampling, diagnostics, and the objectives built on them."""
