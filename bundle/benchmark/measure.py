@@ -27,6 +27,14 @@ def best_time(function: Callable[[], Any], repeats: int = 5, warmup: int = 1) ->
     return min(times)
 
 
+def best_times(functions: Sequence[Callable[[], Any]], repeats: int = 5) -> list[float]:
+    """`best_time` of several functions to be compared: they take turns, so that a busy spell hits all of them."""
+    for function in functions:
+        function()
+    times = [[best_time(function, repeats=1, warmup=0) for function in functions] for _ in range(repeats)]
+    return [min(column) for column in zip(*times, strict=True)]
+
+
 def matmul_rate(size: int = 2048) -> float:
     """Floating-point operations a second of torch's float32 matrix product on this machine, now."""
     a, b = torch.randn(2, size, size)

@@ -12,8 +12,7 @@ import torch
 
 from bundle.benchmark.measure import (
     best_time,
-    copy_rate,
-    matmul_rate,
+    best_times,
     peak_memory,
     print_table,
     print_verdicts,
@@ -52,7 +51,9 @@ def against_others(side: int, with_cholespy: bool, with_scipy: bool) -> list[dic
     entries, x = make(stencil, grid, SAMPLES)
     numba = StencilCholesky(stencil, entries, "numba")
     ours = numba.solve(x, transpose=True)
-    rows = [{"solver": "numba", "seconds": best_time(lambda: numba.solve(x, transpose=True)), "difference": 0.0}]
+    rows: list[dict[str, Any]] = [
+        {"solver": "numba", "seconds": best_time(lambda: numba.solve(x, transpose=True)), "difference": 0.0}
+    ]
     # A new L each time, as for each new pair: packing included.
     packed = best_time(lambda: StencilCholesky(stencil, entries, "numba").solve(x, transpose=True))
     rows.append({"solver": "numba, packing L too", "seconds": packed, "difference": 0.0})
@@ -91,86 +92,75 @@ def against_others(side: int, with_cholespy: bool, with_scipy: bool) -> list[dic
 
 def at_paper_size() -> dict[str, Any]:
     """Rates of both patterns at the paper's grid, in place as the sampler does it and into new memory."""
-    result: dict[str, Any] = {"matmul_gflops": matmul_rate() / 1e9, "copy_gbytes": copy_rate() / 1e9}
-    for pattern in ("full", "voxel"):
-        stencil = Stencil(pattern)
+    stencils = [Stencil("full"), Stencil("voxel")]
+    operators = []
+    for stencil in stencils:
         entries, x = make(stencil, PAPER_GRID, SAMPLES)
-        operator = StencilCholesky(stencil, entries, "numba")
-        fresh = best_time(partial(operator.solve, x, transpose=True))
-        in_place = best_time(partial(operator.solve, x, transpose=True, overwrite=True), repeats=7)
-        rate = flops(stencil, PAPER_GRID, SAMPLES) / in_place
+        operators.append(StencilCholesky(stencil, entries, "numba"))
+    in_place = [partial(operator.solve, x, transpose=True, overwrite=True) for operator in operators]
+    fresh = [partial(operator.solve, x, transpose=True) for operator in operators]
+    a, b = torch.randn(2, 2048, 2048)
+    target = torch.empty_like(x)
+    reference = [lambda: a @ b, lambda: target.copy_(x)]
+    seconds = best_times([*reference, *in_place, *fresh], repeats=8)
+    matmul, copy = 2 * 2048**3 / seconds[0], 2 * x.nbytes / seconds[1]
+    result: dict[str, Any] = {"matmul_gflops": matmul / 1e9, "copy_gbytes": copy / 1e9}
+    for stencil, operator, best, new in zip(stencils, operators, seconds[2:4], seconds[4:], strict=True):
+        rate = flops(stencil, PAPER_GRID, SAMPLES) / best
         # Every sample is read and written once; each block of 32 samples reads L once.
-        moved = 2 * x.nbytes + entries.nbytes * SAMPLES / 32
-        result[pattern] = {
-            "seconds": in_place,
-            "seconds_new_memory": fresh,
+        moved = 2 * x.nbytes + operator.entries.nbytes * SAMPLES / 32
+        result[stencil.cross_channel] = {
+            "seconds": best,
+            "seconds_new_memory": new,
             "gflops": rate / 1e9,
-            "share_of_matmul": rate / (result["matmul_gflops"] * 1e9),
-            "share_of_copy_bandwidth": moved / in_place / (result["copy_gbytes"] * 1e9),
+            "share_of_matmul": rate / matmul,
+            "share_of_copy_bandwidth": moved / best / copy,
         }
-        del operator, entries, x
-    # After the second pattern as well, since other work on the machine comes and goes.
-    result["matmul_gflops"] = max(result["matmul_gflops"], matmul_rate() / 1e9)
-    for pattern in ("full", "voxel"):
-        result[pattern]["share_of_matmul"] = result[pattern]["gflops"] / result["matmul_gflops"]
-    stencil = Stencil("full")
-    entries, x = make(stencil, PAPER_GRID, SAMPLES)
-    wavefront = StencilCholesky(stencil, entries, "torch")
-    result["torch_wavefront_seconds"] = best_time(lambda: wavefront.solve(x, transpose=True), repeats=1, warmup=0)
+    wavefront = StencilCholesky(stencils[0], operators[0].entries, "torch")
+    result["torch_wavefront_seconds"] = best_time(partial(wavefront.solve, x, transpose=True), repeats=1, warmup=0)
     return result
 
 
 def backward(grid: tuple[int, int, int] = (48, 48, 48)) -> list[dict[str, Any]]:
     """Gradient to L and to the right-hand sides, against the forward solve."""
     rows = []
-    for pattern in ("voxel", "full"):
-        stencil = Stencil(pattern)
+    for stencil in (Stencil("voxel"), Stencil("full")):
         entries, x = make(stencil, grid, SAMPLES)
-        entries.requires_grad_()
-        operator = StencilCholesky(stencil, entries, "numba")
-        x.requires_grad_()
-        y = operator.solve(x, transpose=True)
+        operator = StencilCholesky(stencil, entries.requires_grad_(), "numba")
+        y = operator.solve(x.requires_grad_(), transpose=True)
         gradient = torch.ones_like(y)
-        forward_time = best_time(partial(operator.solve, x, transpose=True))
-        backward_time = best_time(partial(torch.autograd.grad, y, (entries, x), gradient, retain_graph=True))
-        rows.append(
-            {
-                "pattern": pattern,
-                "forward": forward_time,
-                "backward": backward_time,
-                "ratio": backward_time / forward_time,
-            }
-        )
+        forward = partial(operator.solve, x, transpose=True)
+        backward = partial(torch.autograd.grad, y, (entries, x), gradient, retain_graph=True)
+        there, back = best_times([forward, backward], repeats=8)
+        rows.append({"pattern": stencil.cross_channel, "forward": there, "backward": back, "ratio": back / there})
     return rows
 
 
 def growth() -> list[dict[str, Any]]:
     """Time against voxels and against samples, and how far it is from linear."""
     stencil = Stencil("voxel")
-    rows = []
+    rows: list[dict[str, Any]] = []
+    grids = [(16, 40, 48), (32, 40, 48), (64, 40, 48), (64, 80, 96)]
     sweeps: list[tuple[str, list[tuple[tuple[int, int, int], int]]]] = [
-        (
-            "voxels",
-            [((16, 40, 48), SAMPLES), ((32, 40, 48), SAMPLES), ((64, 40, 48), SAMPLES), ((64, 80, 96), SAMPLES)],
-        ),
+        ("voxels", [(grid, SAMPLES) for grid in grids]),
         ("samples", [((36, 40, 48), n) for n in (64, 128, 256, 512)]),
     ]
     for name, cases in sweeps:
-        base = None
+        solves, numbers = [], []
         for grid, samples in cases:
             entries, x = make(stencil, grid, samples)
-            operator = StencilCholesky(stencil, entries, "numba")
-            seconds = best_time(partial(operator.solve, x, transpose=True, overwrite=True), repeats=9)
-            per_number = seconds / x.numel()
-            base = base or per_number
+            solves.append(partial(StencilCholesky(stencil, entries, "numba").solve, x, transpose=True, overwrite=True))
+            numbers.append(x.numel())
+        seconds = best_times(solves, repeats=12)
+        for (grid, samples), best, count in zip(cases, seconds, numbers, strict=True):
             rows.append(
                 {
                     "against": name,
                     "grid": "x".join(map(str, grid)),
                     "samples": samples,
-                    "seconds": seconds,
-                    "nanoseconds_a_number": per_number * 1e9,
-                    "relative_to_linear": per_number / base,
+                    "seconds": best,
+                    "nanoseconds_a_number": 1e9 * best / count,
+                    "relative_to_linear": (best / count) / (seconds[0] / numbers[0]),
                 }
             )
     return rows

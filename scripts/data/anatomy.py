@@ -49,7 +49,10 @@ def brain_stem(points: Tensor) -> Tensor:
 
 def cerebellum(points: Tensor) -> Tensor:
     """Signed distance [N] to both cerebellar hemispheres, the vermis and the middle peduncles."""
-    hemisphere = ellipsoid(points, (24, 41, -51), (28, 26.5, 28.5))
+    # The tentorium slopes: the cerebellum stands highest in front, and below it is flat.
+    x, y, z = points.unbind(-1)
+    sheared = torch.stack([x, y + 0.18 * (z + 50.0), z], dim=-1)
+    hemisphere = ellipsoid(sheared, (24, 41, -50), (29.5, 24.8, 30.0))
     vermis = ellipsoid(points, (0, 36, -50), (17, 25, 25))
     peduncle = tube(points, [(10, 36, -20, 6), (19, 39, -34, 8)])
     # A notch behind, where the falx of the cerebellum parts the hemispheres.

@@ -1,0 +1,227 @@
+"""Load a scan as a checked volume: what a file may get wrong is said in one line, with the file and its role.
+
+| what is wrong | what happens |
+|---|---|
+| missing, empty, truncated, not an image | error |
+| several volumes (4-D), a single slice (2-D, an axis of length 1) | error; trailing axes of length 1 are dropped |
+| singular affine | error |
+| no spatial codes | warning; NIfTI's default is assumed: axes left, anterior, superior |
+| NaN or infinite voxels | warning, they become 0; error if no voxel is finite |
+| constant image | error; a label map may be constant |
+| label values that are not whole numbers | error: such a map was interpolated |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import torch
+from monai.config import KeysCollection
+from monai.data import MetaTensor
+from monai.transforms import LoadImage, MapTransform
+from nibabel.filebasedimages import ImageFileError
+from torch import Tensor
+
+from scripts.data.errors import DataError
+from scripts.data.synthetic import synthesize_subject
+
+logger = logging.getLogger(__name__)
+
+_LARGEST_LABEL = 2**24
+"""Beyond it, float32 cannot hold every whole number."""
+
+
+def is_label(key: Hashable) -> bool:
+    """Whether a key of an item holds a label map: ``label``, ``fixed_label`` or ``moving_label``."""
+    return str(key).endswith("label")
+
+
+class LoadVolumed(MapTransform):
+    """Load the volumes of an item as float32 ``MetaTensor`` [1, X, Y, Z], or paint them if the item is synthetic.
+
+    Args:
+        keys: of paths. Keys that end in ``label`` hold label maps.
+        allow_missing_keys: whether an item may lack one of them.
+
+    Raises:
+        DataError: see the table above; the message names the key as the file's role.
+    """
+
+    def __init__(self, keys: KeysCollection = ("image", "label"), allow_missing_keys: bool = False) -> None:
+        super().__init__(keys, allow_missing_keys)
+        self.load = LoadImage(image_only=True, dtype=np.float32, ensure_channel_first=True)
+
+    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+        """Load one item."""
+        item = dict(data)
+        recipe = item.pop("synthetic", None)
+        if recipe is not None:
+            subject = synthesize_subject(**recipe)
+            for key, volume in (("image", subject.image), ("label", subject.label)):
+                if key in self.keys:
+                    meta = {"filename_or_obj": str(item.get("name", "synthetic"))}
+                    values = torch.from_numpy(volume).to(torch.float32)[None]
+                    item[key] = MetaTensor(values, affine=torch.as_tensor(subject.affine), meta=meta)
+            return item
+        for key in self.key_iterator(item):
+            what = f"{key} {item[key]}"
+            item[key] = check_volume(self._read(Path(item[key]), what), what, is_label(key))
+        return item
+
+    def _read(self, path: Path, what: str) -> MetaTensor:
+        if not path.exists():
+            raise DataError(f"{what}: the file does not exist")
+        if path.is_file() and path.stat().st_size == 0:
+            raise DataError(f"{what}: the file is empty")
+        try:
+            volume = self.load(path)
+        except Exception as error:  # every reader has errors of its own
+            reason = " ".join(str(error).split("\n")[0].replace(f"File {path}", "it").split())
+            if "suitable reader" in reason:
+                reason = "not an image file that can be read"
+            raise DataError(f"{what}: {reason or type(error).__name__}") from error
+        with contextlib.suppress(ImageFileError):  # a format that nibabel does not know
+            # MONAI silently replaces an affine that disagrees with the header's voxel sizes; others take it as it is.
+            header: Any = nib.load(path)
+            volume.affine = torch.as_tensor(header.affine)
+        return volume
+
+
+def check_volume(volume: MetaTensor, what: str, label: bool = False) -> MetaTensor:
+    """Check a volume that was just loaded, and repair what can be repaired safely.
+
+    Args:
+        volume: [C, X, Y, Z, ...] with its affine and header.
+        what: role and file, for messages.
+        label: whether it is a label map.
+
+    Returns:
+        The volume [1, X, Y, Z], finite; a label map holds whole numbers.
+
+    Raises:
+        DataError: see the table above.
+    """
+    values = volume.as_subclass(Tensor)
+    while values.ndim > 4 and values.shape[-1] == 1:
+        values = values[..., 0]
+    if values.ndim > 4 or (values.ndim == 4 and values.shape[0] != 1):
+        raise DataError(f"{what}: expected one 3-D volume, got an array of shape {_array_shape(values)}")
+    if values.ndim < 4 or min(values.shape[1:]) < 2:
+        raise DataError(f"{what}: expected a 3-D volume, got a single slice of shape {_array_shape(values)}")
+    affine = torch.as_tensor(volume.affine, dtype=torch.float64)
+    if not bool(torch.isfinite(affine).all()) or abs(float(torch.linalg.det(affine[:3, :3]))) < 1e-9:
+        raise DataError(f"{what}: the affine is singular, so voxels have no place in space")
+    codes = [volume.meta.get(key) for key in ("qform_code", "sform_code")]
+    if all(code is not None and int(code) == 0 for code in codes):
+        logger.warning("%s: the header has no orientation; axes left, anterior, superior are assumed", what)
+
+    finite = torch.isfinite(values)
+    bad = int((~finite).sum())
+    if bad == values.numel():
+        raise DataError(f"{what}: all voxels are NaN or infinite")
+    if bad:
+        logger.warning("%s: %d NaN or infinite voxels are set to 0", what, bad)
+        values = values.where(finite, 0.0)
+    if label:
+        _check_label_values(values, what)
+        values = values.round()  # stored with a slope, 3 may come as 2.9999998
+    elif bool((values == values.flatten()[0]).all()):
+        raise DataError(f"{what}: the image is constant ({values.flatten()[0].item():g})")
+    # Only what later steps need: the rest of the header describes the file, not the array any more.
+    return MetaTensor(values, affine=affine, meta={"filename_or_obj": volume.meta.get("filename_or_obj", what)})
+
+
+def _array_shape(volume: Tensor) -> tuple[int, ...]:
+    """The shape of the file's array: without the channel that loading puts first."""
+    spatial = tuple(volume.shape[1:])
+    return spatial if volume.shape[0] == 1 else (*spatial, volume.shape[0])
+
+
+def _check_label_values(values: Tensor, what: str) -> None:
+    wrong = (values - values.round()).abs() > 1e-3
+    if bool(wrong.any()):
+        raise DataError(
+            f"{what}: {int(wrong.sum())} label values are not whole numbers, the first is {values[wrong][0].item():g}; "
+            "was the map resampled with interpolation?"
+        )
+    low, high = values.min().item(), values.max().item()
+    if low < 0 or high > _LARGEST_LABEL:
+        raise DataError(f"{what}: label values must be in 0..{_LARGEST_LABEL}, got {low:g}..{high:g}")
+
+
+class ScaleBraind(MapTransform):
+    """Bring brightness to [0, 1] by a percentile inside the brain; images that are there already stay untouched.
+
+    The background is the value in the corners of the volume (their median) and becomes 0. An image counts as scaled
+    when its background is 0, nothing is outside of [0, 1], and its brightest voxel is above one half.
+
+    Args:
+        keys: of images [1, X, Y, Z].
+        percentile: of the voxels inside that becomes 1; what is brighter is clipped.
+        allow_missing_keys: whether an item may lack one of them.
+
+    Raises:
+        ValueError: when ``percentile`` is not in (0, 100].
+        DataError: when the voxels inside have no contrast.
+    """
+
+    def __init__(
+        self, keys: KeysCollection = ("image",), percentile: float = 99.8, allow_missing_keys: bool = False
+    ) -> None:
+        super().__init__(keys, allow_missing_keys)
+        if not 0 < percentile <= 100:
+            raise ValueError(f"percentile must be in (0, 100], got {percentile} instead")
+        self.percentile = percentile
+
+    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+        """Scale the images of one item."""
+        item = dict(data)
+        for key in self.key_iterator(item):
+            try:
+                item[key] = self._scale(item[key])
+            except DataError as error:
+                raise DataError(f"{key} {item.get('name', '')}: {error}") from error
+        return item
+
+    def _scale(self, image: Tensor) -> Tensor:
+        values = image.as_subclass(Tensor)
+        background = values[0, :: _last(values, 1), :: _last(values, 2), :: _last(values, 3)].median()
+        low, high = values.min(), values.max()
+        if background == 0 and low >= 0 and 0.5 < high <= 1:
+            return image
+        inside = values != background
+        brain = values[inside].double().numpy()
+        upper = float(np.percentile(brain, self.percentile)) if brain.size else 0.0
+        # Brightness has a natural zero unless something has shifted it, as a z-score does.
+        lower = 0.0 if low >= 0 else float(np.percentile(brain, 100 - self.percentile))
+        if upper <= lower:
+            raise DataError(f"no contrast inside the brain (percentiles {lower:g} and {upper:g})")
+        scaled = ((image - lower) / (upper - lower)).clamp(0.0, 1.0)
+        return scaled * inside
+
+
+def _last(values: Tensor, axis: int) -> int:
+    """Step from the first to the last index of an axis."""
+    return max(values.shape[axis] - 1, 1)
+
+
+class IntegerLabeld(MapTransform):
+    """Cast label maps to int32, which holds every label of every atlas.
+
+    Args:
+        keys: of label maps; nearest-neighbor resampling has kept their values whole.
+        allow_missing_keys: whether an item may lack one of them.
+    """
+
+    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+        """Cast the label maps of one item."""
+        item = dict(data)
+        for key in self.key_iterator(item):
+            item[key] = item[key].round().to(torch.int32)
+        return item

@@ -1,0 +1,81 @@
+"""The network of the bundle: backbone and three heads, one raw parameter tensor out."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from scripts.gaussian.errors import ShapeError
+from scripts.gaussian.stencil import CHANNELS
+from scripts.networks.backbone import UNetBackbone
+from scripts.networks.layout import ProposalLayout
+
+
+class ProposalNetwork(nn.Module):
+    """(moving, fixed) to the raw parameters of the proposal on the field grid, half the image's resolution.
+
+    Heads for the mean and for L work at half resolution, the head for R at a quarter, its output upsampled trilinearly
+    (decision 2). All without biases.
+
+    Args:
+        layout: what the output's channels mean; see `ProposalLayout`.
+        backbone: a feature extractor such as `UNetBackbone` or `MonaiBackbone`; None for the paper's U-Net.
+        mean_gain: scale of the mean head's initial weights; small, so that training starts at the identity.
+        stencil_gain: the same for L; small, so that it starts at the layout's initial standard deviation.
+        factor_gain: the same for R. Larger: R grows slowly, and the gain of SIR comes with it.
+    """
+
+    def __init__(
+        self,
+        layout: ProposalLayout,
+        backbone: nn.Module | None = None,
+        mean_gain: float = 0.01,
+        stencil_gain: float = 0.05,
+        factor_gain: float = 0.5,
+    ) -> None:
+        super().__init__()
+        self.layout = layout
+        self.backbone = backbone if backbone is not None else UNetBackbone()
+        half, quarter = self.backbone.out_channels  # type: ignore[misc]
+        self.mean_head = _head(half, CHANNELS, mean_gain)
+        self.stencil_head = None
+        if layout.stencil_channels:
+            self.stencil_head = _head(half, layout.stencil_channels, stencil_gain)
+        self.factor_head = _head(quarter, CHANNELS * layout.rank, factor_gain) if layout.rank else None
+
+    @property
+    def stride(self) -> int:
+        """Image sizes must be multiples of this."""
+        return int(self.backbone.stride)  # type: ignore[arg-type]
+
+    def forward(self, pair: Tensor) -> Tensor:
+        """Raw parameters.
+
+        Args:
+            pair: shape [B, 2, X, Y, Z]; channel 0 is the moving, channel 1 the fixed image, intensities in [0, 1].
+
+        Returns:
+            shape [B, layout.out_channels, X/2, Y/2, Z/2].
+
+        Raises:
+            ShapeError: for another number of channels, or sizes that are no multiples of `stride`.
+        """
+        if pair.ndim != 5 or pair.shape[1] != 2 or any(size % self.stride for size in pair.shape[2:]):
+            raise ShapeError("the image pair", f"(B, 2, X, Y, Z) with X, Y, Z multiples of {self.stride}", pair.shape)
+        half, quarter = self.backbone(pair)
+        parts = [self.mean_head(half)]
+        if self.stencil_head is not None:
+            parts.append(self.stencil_head(half))
+        if self.factor_head is not None:
+            coarse = self.factor_head(quarter)
+            parts.append(nn.functional.interpolate(coarse, half.shape[2:], mode="trilinear", align_corners=False))
+        return torch.cat(parts, dim=1)
+
+
+def _head(in_channels: int, out_channels: int, gain: float) -> nn.Conv3d:
+    """A 3x3x3 convolution without bias whose output has about `gain` times the features' root mean square."""
+    head = nn.Conv3d(in_channels, out_channels, 3, padding=1, bias=False)
+    nn.init.normal_(head.weight, std=gain / math.sqrt(27 * in_channels))
+    return head

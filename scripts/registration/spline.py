@@ -1,0 +1,73 @@
+"""From the field grid to the image grid by a uniform cubic B-spline (decision 7).
+
+The field's values are the spline's control points, so the dense field is twice continuously differentiable and, as
+B-splines are averages, never larger than the control points.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from scripts.registration.errors import OptionError, ShapeError, check_volume
+
+
+def upsample(field: Tensor, factor: int = 2, shape: Sequence[int] | None = None) -> Tensor:
+    """Evaluate the spline at every image voxel.
+
+    A field voxel covers factor³ image voxels, centers aligned: image voxel i lies at (i + ½)/factor − ½ of the field
+    grid. Beyond the grid's ends the last control point is repeated. The values are not rescaled: a field in image
+    voxels stays one.
+
+    Args:
+        field: control points, shape [B, C, x, y, z].
+        factor: image voxels along the edge of a field voxel.
+        shape: the image's grid (X, Y, Z) if its sizes are no multiples of the factor; its last field voxels then reach
+            over the image's end. None for (factor·x, factor·y, factor·z).
+
+    Returns:
+        The field on the image grid, shape [B, C, X, Y, Z].
+
+    Raises:
+        ShapeError: for a field that is no [B, C, x, y, z], or an image grid that it does not cover exactly.
+        OptionError: for a factor below 1.
+    """
+    check_volume("field", field)
+    if factor < 1:
+        raise OptionError("factor", "at least 1", factor)
+    grid = tuple(field.shape[2:])
+    sizes = tuple(factor * n for n in grid) if shape is None else tuple(shape)
+    if len(sizes) != 3 or any(-(-size // factor) != n for size, n in zip(sizes, grid, strict=True)):
+        raise ShapeError(
+            "field", f"[B, C, x, y, z] with x = ceil(X / {factor}) for the image grid {sizes}", field.shape
+        )
+    along_x, along_y, along_z = (
+        _interpolation(n, size, factor, field.dtype, field.device) for n, size in zip(grid, sizes, strict=True)
+    )
+    batch, channels, x, y, z = field.shape
+    # (Wx ⊗ Wy ⊗ Wz) field, an axis at a time. Products with the dense W are 6 times as fast as strided sums and 20
+    # times as fast as convolutions (40×48×56 to 80×96×112 on a CPU); the gradient is the product with Wᵀ. No half
+    # precision: it would move voxels.
+    with torch.autocast(field.device.type, enabled=False):
+        out = torch.matmul(along_x, field.reshape(batch * channels, x, y * z))
+        out = torch.matmul(along_y, out.reshape(-1, y, z))
+        out = out.reshape(-1, z) @ along_z.T
+    return out.reshape(batch, channels, *sizes)
+
+
+@functools.lru_cache(maxsize=32)
+def _interpolation(controls: int, size: int, factor: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """W of one axis: value_i = Σ_j W_ij control_j, four neighbors a row; shape [size, controls]."""
+    with torch.inference_mode(False):  # a cached inference tensor could not serve a later training step
+        position = (torch.arange(size, dtype=torch.float64) + 0.5) / factor - 0.5
+        first = position.floor()
+        t = position - first
+        # the four cubic B-spline pieces over [j, j + 1), of the controls j − 1 … j + 2
+        pieces = ((1 - t) ** 3, 3 * t**3 - 6 * t**2 + 4, -3 * t**3 + 3 * t**2 + 3 * t + 1, t**3)
+        neighbors = (first.long()[:, None] + torch.arange(-1, 3)).clamp(0, controls - 1)
+        weights = torch.zeros(size, controls, dtype=torch.float64)
+        weights.scatter_add_(1, neighbors, torch.stack(pieces, dim=1) / 6)
+        return weights.to(device, dtype)

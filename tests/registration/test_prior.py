@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from scripts.evaluation.folds import jacobian_determinant
+from scripts.registration.errors import OptionError, ShapeError
+from scripts.registration.prior import (
+    BendingEnergyPrior,
+    DiffusionPrior,
+    HyperelasticPrior,
+    bending_energy,
+    deformation_gradient,
+    diffusion_energy,
+    hyperelastic_energies,
+)
+from tests.registration.conftest import noise, smooth
+
+PRIORS = [DiffusionPrior(2.0), BendingEnergyPrior(2.0), HyperelasticPrior()]
+
+
+def field(formula, grid=(5, 4, 3), dtype=torch.float64):
+    """A field from u(x, y, z), the other components zero."""
+    axes = torch.meshgrid(*(torch.arange(n, dtype=dtype) for n in grid), indexing="ij")
+    out = torch.zeros(3, *grid, dtype=dtype)
+    out[0] = formula(*axes)
+    return out
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+def test_a_constant_field_costs_nothing(prior, device):
+    assert float(prior(torch.full((3, 4, 5, 6), 3.25, device=device))) == 0
+
+
+class TestDiffusion:
+    def test_linear_ramp(self):
+        # slope 2 along x: 4 · 4 · 3 pairs of 2² / 2
+        assert float(diffusion_energy(field(lambda x, y, z: 2 * x))) == pytest.approx(0.5 * 4 * (4 * 4 * 3))
+
+    def test_quadratic(self):
+        # x² has differences 1, 3, 5, 7 on 4 · 3 lines
+        assert float(diffusion_energy(field(lambda x, y, z: x**2))) == pytest.approx(0.5 * (1 + 9 + 25 + 49) * 12)
+
+    def test_conditional_precision_is_six_inside(self):
+        # ½ Σ over six neighbors (z_i − z_j)² = ½ · 6 · z_i² around a field of zeros
+        z = torch.zeros(3, 3, 3, 3)
+        z[1, 1, 1, 1] = 1
+        assert float(diffusion_energy(z)) == pytest.approx(6 / 2)
+
+    def test_leading_dimensions_and_precision(self, device):
+        z = noise(4, 2, 3, 5, 6, 7).to(device)
+        expected = sum(0.5 * z.diff(dim=a).square().sum(dim=(-4, -3, -2, -1)) for a in (-3, -2, -1))
+        torch.testing.assert_close(diffusion_energy(z), expected)
+        single = diffusion_energy(z.float())
+        assert single.shape == (4, 2)
+        assert single.dtype == torch.float64
+        torch.testing.assert_close(single, expected, rtol=1e-6, atol=0)
+
+    def test_weight(self):
+        z = noise(2, 3, 4, 4, 4)
+        torch.testing.assert_close(DiffusionPrior(2.5)(z), -2.5 * diffusion_energy(z))
+
+
+class TestBending:
+    def test_affine_fields_are_free(self):
+        assert float(bending_energy(field(lambda x, y, z: 1 + 2 * x - 3 * y + 0.5 * z))) == 0
+
+    def test_quadratic(self):
+        # x² has the second difference 2 at 3 · 4 · 3 voxels: ½ · 4 each
+        assert float(bending_energy(field(lambda x, y, z: x**2))) == 0.5 * 4 * (3 * 4 * 3)
+
+    def test_mixed_terms_count_twice(self):
+        # x·y has the mixed difference 1 in 4 · 3 · 3 cells
+        assert float(bending_energy(field(lambda x, y, z: x * y))) == 4 * 3 * 3
+
+
+class TestHyperelastic:
+    def test_stretching_by_hand(self):
+        # u = x image voxels per field voxel of 2: φ stretches x by 1.5. cof = diag(1, 1.5, 1.5), det = 1.5
+        area, volume = hyperelastic_energies(field(lambda x, y, z: x))
+        cells = 4 * 3 * 2
+        assert float(area) == pytest.approx(cells * (1 + 2 * 2.25 - 3) ** 2)
+        assert float(volume) == pytest.approx(cells * (0.25 / 1.5) ** 2)
+
+    def test_growing_and_shrinking_cost_the_same(self):
+        _, grown = hyperelastic_energies(field(lambda x, y, z: 2 * x))  # det 2
+        _, shrunk = hyperelastic_energies(field(lambda x, y, z: -x))  # det ½
+        assert float(grown) == pytest.approx(float(shrunk))
+
+    def test_rotations_change_neither_area_nor_volume(self):
+        x, y, _ = torch.meshgrid(*(torch.arange(n, dtype=torch.float64) for n in (5, 4, 3)), indexing="ij")
+        z = torch.stack([-2 * x - 2 * y, 2 * x - 2 * y, torch.zeros_like(x)])  # a quarter turn
+        area, volume = hyperelastic_energies(z)
+        assert float(area) == pytest.approx(0)
+        assert float(volume) == pytest.approx(0)
+
+    def test_cost_rises_steadily_through_a_fold(self):
+        slopes = torch.linspace(0, -4, 81, dtype=torch.float64)  # det from 1 to −1
+        energies = torch.stack([hyperelastic_energies(field(lambda x, y, z, s=s: s * x))[1] for s in slopes])
+        assert torch.isfinite(energies).all()
+        assert (energies.diff() > 0).all()
+        assert (energies.diff(n=2) > -1e-6).all()  # convex, without a kink
+
+    def test_determinants_are_those_of_the_fold_count(self):
+        # The mean of the eight cells around a voxel approximates the central difference there, in a smooth field.
+        z = 0.5 * smooth(1, 3, 12, 12, 12, dtype=torch.float64, passes=8)
+        cells = torch.linalg.det(deformation_gradient(z, 1).movedim((-5, -4), (-2, -1)))
+        around = torch.nn.functional.avg_pool3d(cells, 2, 1)
+        torch.testing.assert_close(around, jacobian_determinant(z)[:, 1:-1, 1:-1, 1:-1], rtol=0, atol=0.2)
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+def test_gradient(prior):
+    z = noise(2, 3, 3, 4, 3, seed=5).requires_grad_()
+    assert torch.autograd.gradcheck(prior, z)
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+def test_grids_of_one_voxel_along_an_axis(prior):
+    z = noise(3, 1, 4, 4).requires_grad_()
+    prior(z).backward()
+    assert torch.isfinite(z.grad).all()
+
+
+def test_refuses_what_does_not_fit():
+    with pytest.raises(ShapeError, match=r"expected z of shape \[\*, 3, X, Y, Z\]"):
+        diffusion_energy(torch.zeros(2, 4, 4, 4))
+    with pytest.raises(OptionError, match="expected weight to be finite and not negative, got -1"):
+        DiffusionPrior(-1)
