@@ -9,7 +9,6 @@ import torch
 from monai.networks.blocks import Convolution
 from torch import Tensor, nn
 
-
 SLOPE = 0.2
 
 
@@ -18,7 +17,7 @@ def _convolution(in_channels: int, out_channels: int, strides: int = 1) -> nn.Mo
     activation = ("LEAKYRELU", {"negative_slope": SLOPE})
     block = Convolution(3, in_channels, out_channels, strides=strides, bias=False, adn_ordering="A", act=activation)
     # Without normalization, torch's default would shrink the features by half in every layer.
-    nn.init.kaiming_normal_(block.conv.weight, a=SLOPE)
+    nn.init.kaiming_normal_(block.get_parameter("conv.weight"), a=SLOPE)
     return block
 
 

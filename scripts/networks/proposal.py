@@ -11,6 +11,7 @@ from scripts.gaussian.errors import ShapeError
 from scripts.gaussian.stencil import CHANNELS
 from scripts.networks.backbone import UNetBackbone
 from scripts.networks.layout import ProposalLayout
+from scripts.networks.weight_scale import WeightScale
 
 
 class ProposalNetwork(nn.Module):
@@ -38,6 +39,7 @@ class ProposalNetwork(nn.Module):
         super().__init__()
         self.layout = layout
         self.backbone = backbone if backbone is not None else UNetBackbone()
+        self.weight_scale = WeightScale()  # set by the SIR objective, used at inference
         half, quarter = self.backbone.out_channels  # type: ignore[misc]
         self.mean_head = _head(half, CHANNELS, mean_gain)
         self.stencil_head = None
@@ -64,6 +66,7 @@ class ProposalNetwork(nn.Module):
         """
         if pair.ndim != 5 or pair.shape[1] != 2 or any(size % self.stride for size in pair.shape[2:]):
             raise ShapeError("the image pair", f"(B, 2, X, Y, Z) with X, Y, Z multiples of {self.stride}", pair.shape)
+        self.weight_scale = WeightScale()  # set by the SIR objective, used at inference
         half, quarter = self.backbone(pair)
         parts = [self.mean_head(half)]
         if self.stencil_head is not None:

@@ -42,6 +42,7 @@ def fixed_statistics(fixed: Tensor, window: int = 9) -> FixedStatistics:
     _check_window(window)
     if fixed.requires_grad:
         raise RegistrationError("expected a fixed image without gradient, got one that requires it; swap the images")
+    fixed = fixed.as_subclass(Tensor)  # MONAI's metadata would be copied in every operation
     fast = compiled("numba_ncc", fixed)
     mean, variance = (fast.statistics if fast else _torch_statistics)(fixed, window)
     return FixedStatistics(fixed, mean, variance, window)
@@ -70,7 +71,7 @@ def local_ncc(fixed: Tensor | FixedStatistics, moving: Tensor, window: int = 9, 
     if not isinstance(fixed, FixedStatistics):
         fixed = fixed_statistics(fixed, window)
     check_partner("fixed", fixed.image, moving, 1)
-    return _LocalNCC.apply(moving, fixed, eps)
+    return _LocalNCC.apply(moving.as_subclass(Tensor), fixed, eps)
 
 
 class LocalNCC(nn.Module):
@@ -184,7 +185,11 @@ def box_sum(x: Tensor, window: int) -> Tensor:
 
 
 class _LocalNCC(torch.autograd.Function):
-    """The map of squared correlations; its gradient is box sums again (a third of autograd's time, see the tests)."""
+    """The map of squared correlations. Its gradient is box sums again.
+
+    Left to autograd it took twice the time of the torch version, ten times that of the compiled one, and kept 59 MiB
+    instead of 23 for the backward (80×96×112, window 9).
+    """
 
     @staticmethod
     def forward(ctx: Any, moving: Tensor, fixed: FixedStatistics, eps: float) -> Tensor:

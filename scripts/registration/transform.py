@@ -50,8 +50,11 @@ class VelocityTransform(nn.Module):
     Args:
         factor: image voxels along the edge of a field voxel.
         steps: squarings; the first step is the velocity divided by 2^steps.
-        grid: where to integrate. On the `image` grid the velocity goes through the spline first; on the `field` grid,
-            its flow does, for an eighth of the time.
+        grid: where to integrate. On the `field` grid, the flow goes through the spline; on the `image` grid, the
+            velocity does. Neither folds for velocities that would fold 6 % of the voxels as displacements; beyond
+            that, the field grid folds less, and it takes a fifth to an eighth of the time. The image grid's inverse is
+            three times as exact (0.1 voxels left over instead of 0.3 in that case): maps that are inverse to each other
+            no longer are so after both have gone through the spline.
 
     Raises:
         OptionError: for steps below 1 or another grid.

@@ -32,13 +32,13 @@ def warp(image: Tensor, ddf: Tensor, padding: Padding = "border") -> Tensor:
             could hold on to; or `zeros`.
 
     Returns:
-        The warped image, shape [B, C, X, Y, Z]: warped(i) = image(i + ddf(i)).
+        The warped image, shape [B, C, X, Y, Z]: warped(i) = image(i + ddf(i)); without metadata.
 
     Raises:
         ShapeError: when the shapes do not match.
         OptionError: for another padding.
     """
-    _check(image, ddf, padding)
+    image, ddf = _checked(image, ddf, padding)
     fast = compiled("numba_warp", image, ddf)
     if fast is None or (torch.is_grad_enabled() and image.requires_grad):
         return _grid_sample(image, ddf, padding)
@@ -61,7 +61,7 @@ def warp_labels(labels: Tensor, ddf: Tensor, padding: Padding = "border") -> Ten
     Raises:
         ShapeError, OptionError: see :func:`warp`.
     """
-    _check(labels, ddf, padding)
+    labels, ddf = _checked(labels, ddf, padding)
     fast = compiled("numba_warp", ddf)
     with torch.no_grad():
         return fast.nearest(labels, ddf, padding == "border") if fast else _gather(labels, ddf, padding)
@@ -89,11 +89,13 @@ class Warp(nn.Module):
         return (warp if self.mode == "bilinear" else warp_labels)(image, ddf, self.padding)
 
 
-def _check(image: Tensor, ddf: Tensor, padding: str) -> None:
+def _checked(image: Tensor, ddf: Tensor, padding: str) -> tuple[Tensor, Tensor]:
+    """The arguments as plain tensors: on the fixed image's grid, the moving image's affine would be wrong."""
     check_volume("ddf", ddf, 3)
     check_partner("image", image, ddf)
     if padding not in ("border", "zeros"):
         raise OptionError("padding", "'border' or 'zeros'", padding)
+    return image.as_subclass(Tensor), ddf.as_subclass(Tensor)
 
 
 class _LinearWarp(torch.autograd.Function):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import SimpleITK as sitk  # noqa: N813
 import torch
+from monai.data import MetaTensor
 from monai.networks.blocks import Warp as MonaiWarp
 from scipy.ndimage import map_coordinates
 
@@ -150,6 +151,12 @@ def test_module_chooses_by_mode():
     image, ddf = brain_like(*GRID), smooth(1, 3, *GRID)
     assert torch.equal(Warp()(image, ddf), warp(image, ddf))
     assert torch.equal(Warp("nearest", "zeros")(image, ddf), warp_labels(image, ddf, "zeros"))
+
+
+def test_the_moving_images_metadata_is_not_kept():
+    image, ddf = MetaTensor(brain_like(*GRID), affine=2 * torch.eye(4)), smooth(1, 3, *GRID)
+    for result in (warp(image, ddf), warp_labels(image, ddf)):
+        assert type(result) is torch.Tensor
 
 
 def test_refuses_what_does_not_fit():

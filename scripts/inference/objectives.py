@@ -1,0 +1,205 @@
+"""What training minimizes: SIR (S), the variational bound (V), the importance weighted bound (I), or a mean only.
+
+Each takes the network's raw output for a batch and gives a loss per field voxel and a few figures to watch. All share
+the prior on the mean and the penalty on L's off-diagonal entries (decisions 9 and 11).
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from scripts.gaussian import StructuredGaussian
+from scripts.gaussian.noise import fold
+from scripts.inference.proposals import CHUNK, weigh_proposals
+from scripts.inference.weights import effective_sample_size, normalize, resample
+from scripts.networks.layout import ProposalLayout
+from scripts.networks.weight_scale import WeightScale
+from scripts.registration.target import Pair, Target
+
+
+class Outcome(NamedTuple):
+    """A loss to differentiate, and figures to watch."""
+
+    loss: Tensor  # scalar, float64
+    figures: dict[str, float]
+
+
+class Objective(nn.Module, abc.ABC):
+    """Base: regularization and the loop over the batch, whose elements have samples and weights of their own.
+
+    Args:
+        target: the posterior.
+        layout: how the network's output is read.
+        off_diagonal_penalty: weight of the squared off-diagonal entries of L.
+        backend: solver of the Gaussian, None for the fastest.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        layout: ProposalLayout,
+        off_diagonal_penalty: float = 0.05,
+        backend: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.target = target
+        self.layout = layout
+        self.off_diagonal_penalty = off_diagonal_penalty
+        self.backend = backend
+
+    def forward(self, raw: Tensor, moving: Tensor, fixed: Tensor, seed: int, mask: Tensor | None = None) -> Outcome:
+        """Loss per field voxel, mean over the batch.
+
+        Args:
+            raw: the network's output, shape [B, C, x, y, z].
+            moving: shape [B, 1, X, Y, Z].
+            fixed: the same shape.
+            seed: of this step's noise.
+            mask: optional weights of the fixed image's voxels, the same shape.
+        """
+        mean = self.layout.mean(raw)
+        voxels = mean.shape[2:].numel()
+        total = -self.target.log_mean_prior(mean).mean() / voxels
+        off_diagonals = self.layout.off_diagonals(raw)
+        if off_diagonals.shape[1]:
+            per_voxel = off_diagonals.square().sum(dim=1).mean(dtype=torch.float64)
+            total = total + self.off_diagonal_penalty * per_voxel
+        figures: dict[str, float] = {}
+        pairs = self.target.prepare(moving, fixed, mask)
+        for b, pair in enumerate(pairs):
+            objective, watched = self.per_pair(raw[b : b + 1], pair, fold(seed, b))
+            total = total - objective / (voxels * len(pairs))
+            for name, value in watched.items():
+                figures[name] = figures.get(name, 0.0) + float(value) / len(pairs)
+        return Outcome(total, figures)
+
+    @abc.abstractmethod
+    def per_pair(self, raw: Tensor, pair: Pair, seed: int) -> tuple[Tensor, dict[str, Tensor | float]]:
+        """What to maximize for one pair (a scalar), and figures to watch; raw has shape [1, C, x, y, z]."""
+
+    def gaussian(self, raw: Tensor) -> StructuredGaussian:
+        """The proposal; values are checked by the training's own guard, once a step."""
+        return self.layout.gaussian(raw, self.backend, validate=False)
+
+
+class MeanObjective(Objective):
+    """log p(I_f | I_m ∘ μ) + log p(μ): the mean alone, as VoxelMorph; also the common start of the variants."""
+
+    def per_pair(self, raw: Tensor, pair: Pair, seed: int) -> tuple[Tensor, dict[str, Tensor | float]]:
+        """See `Objective.per_pair`."""
+        del seed
+        mean = self.layout.mean(raw)
+        likelihood, prior = self.target.log_likelihood(pair, mean)[0], self.target.log_prior(mean)[0]
+        return likelihood + prior, {"log_likelihood": likelihood.detach(), "log_prior": prior.detach()}
+
+
+class VariationalObjective(Objective):
+    """The evidence lower bound E[log p(I_f | Z) + log p(Z)] + H(q), entropy in closed form (decision 12).
+
+    Args:
+        num_samples: fields drawn a step.
+    """
+
+    def __init__(self, target: Target, layout: ProposalLayout, num_samples: int = 2, **options: float) -> None:
+        super().__init__(target, layout, **options)  # type: ignore[arg-type]
+        self.num_samples = num_samples
+
+    def per_pair(self, raw: Tensor, pair: Pair, seed: int) -> tuple[Tensor, dict[str, Tensor | float]]:
+        """See `Objective.per_pair`."""
+        gaussian = self.gaussian(raw)
+        z = gaussian.rsample(self.num_samples, seed=seed)[:, 0]
+        likelihood, prior = self.target.log_likelihood(pair, z).mean(), self.target.log_prior(z).mean()
+        entropy = gaussian.entropy()[0]
+        figures = {"log_likelihood": likelihood, "log_prior": prior, "entropy": entropy, **_spread(z)}
+        return likelihood + prior + entropy, _detached(figures)
+
+
+class ImportanceObjective(Objective):
+    """The importance weighted bound log (1/K) Σ α, with gradients through all K samples (decision 12).
+
+    Args:
+        num_samples: K.
+    """
+
+    def __init__(self, target: Target, layout: ProposalLayout, num_samples: int = 4, **options: float) -> None:
+        super().__init__(target, layout, **options)  # type: ignore[arg-type]
+        self.num_samples = num_samples
+
+    def per_pair(self, raw: Tensor, pair: Pair, seed: int) -> tuple[Tensor, dict[str, Tensor | float]]:
+        """See `Objective.per_pair`."""
+        gaussian = self.gaussian(raw)
+        # As a function of the parameters this is log q(Z(θ); θ): the sample's own dependence is in it.
+        noise = gaussian.noise(self.num_samples, seed=seed)
+        z = gaussian.rsample(noise=noise)[:, 0]
+        likelihood, prior = self.target.log_likelihood(pair, z), self.target.log_prior(z)
+        log_weights = likelihood + prior - gaussian.log_prob_from_noise(noise)[:, 0]
+        bound = torch.logsumexp(log_weights, dim=0) - math.log(self.num_samples)
+        figures = {"log_likelihood": likelihood.mean(), "log_prior": prior.mean(), **_spread(z)}
+        figures["ess"] = effective_sample_size(normalize(log_weights.detach())) / self.num_samples
+        return bound, _detached(figures)
+
+
+class SIRObjective(Objective):
+    """Sampled importance resampling (decision 11), the paper's own.
+
+    Many proposals are drawn and weighted without gradients; a few are chosen by their tempered weights and redrawn
+    from their noise with gradients. Their log-posterior is what is maximized.
+
+    Args:
+        num_proposals: N_s, drawn a step.
+        num_resampled: N_k, redrawn with gradients.
+        temperature: T.
+        scale: the running σ_α.
+        chunk: proposals in memory at a time.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        layout: ProposalLayout,
+        num_proposals: int = 16,
+        num_resampled: int = 2,
+        temperature: float = 3.0,
+        scale: WeightScale | None = None,
+        chunk: int = CHUNK,
+        **options: float,
+    ) -> None:
+        super().__init__(target, layout, **options)  # type: ignore[arg-type]
+        if not 1 <= num_resampled <= num_proposals or num_proposals < 2:
+            raise ValueError(
+                f"num_resampled must be from 1 to num_proposals, and num_proposals at least 2; "
+                f"got {num_resampled} of {num_proposals}"
+            )
+        self.num_proposals, self.num_resampled = num_proposals, num_resampled
+        self.temperature = temperature
+        self.scale = scale if scale is not None else WeightScale()
+        self.chunk = chunk
+
+    def per_pair(self, raw: Tensor, pair: Pair, seed: int) -> tuple[Tensor, dict[str, Tensor | float]]:
+        """See `Objective.per_pair`."""
+        with torch.no_grad():
+            frozen = self.gaussian(raw.detach())
+            weighted = weigh_proposals(frozen, self.target, pair, self.num_proposals, seed, self.chunk)
+            weights = normalize(weighted.log_weights, self.temperature, self.scale.update(weighted.log_weights))
+            generator = torch.Generator(device=weights.device).manual_seed(seed)
+            chosen = resample(weights, self.num_resampled, generator).tolist()
+        z = self.gaussian(raw).rsample(indices=chosen, seed=seed)[:, 0]
+        likelihood, prior = self.target.log_likelihood(pair, z).mean(), self.target.log_prior(z).mean()
+        figures = {"log_likelihood": likelihood, "log_prior": prior, **_spread(z)}
+        figures["ess"] = effective_sample_size(weights) / self.num_proposals
+        figures["weight_scale"] = self.scale.value
+        return likelihood + prior, _detached(figures)
+
+
+def _spread(z: Tensor) -> dict[str, Tensor]:
+    """Variance of the sampled displacements, in squared image voxels, mean over dimensions; z is [N, 3, x, y, z]."""
+    return {"variance": z.detach().var(0).mean()} if z.shape[0] > 1 else {}
+
+
+def _detached(figures: dict[str, Tensor]) -> dict[str, Tensor | float]:
+    return {name: value.detach() for name, value in figures.items()}

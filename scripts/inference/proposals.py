@@ -1,0 +1,130 @@
+"""Drawing and weighting proposals, in chunks that fit into memory; the result does not depend on the chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from scripts.gaussian import StructuredGaussian
+from scripts.inference.weights import effective_sample_size, normalize, pareto_khat, resample
+from scripts.registration.target import Pair, Target
+
+CHUNK = 32
+"""Proposals drawn at a time: a block of the numba solver."""
+
+
+class Weighted(NamedTuple):
+    """Log-densities of N proposals of one pair, float64, shape (N,) each; sample i of the seed is proposal i."""
+
+    log_likelihood: Tensor
+    log_prior: Tensor
+    log_proposal: Tensor
+    seed: int
+
+    @property
+    def log_weights(self) -> Tensor:
+        """log α = log p(I_f | Z) + log p(Z) − log q(Z) (decision 10)."""
+        return self.log_likelihood + self.log_prior - self.log_proposal
+
+
+def weigh_proposals(
+    gaussian: StructuredGaussian,
+    target: Target,
+    pair: Pair,
+    count: int,
+    seed: int,
+    chunk: int = CHUNK,
+    progress: Callable[[int], None] | None = None,
+) -> Weighted:
+    """Draw `count` proposals of one pair and weigh them, without gradients.
+
+    Args:
+        gaussian: the proposal, batch shape (1,).
+        target: the posterior.
+        pair: the images.
+        count: N.
+        seed: of the proposals.
+        chunk: proposals in memory at a time.
+        progress: called with the number of proposals done after each chunk.
+    """
+    likelihoods, priors, proposals = [], [], []
+    with torch.no_grad():
+        for indices in chunks(count, chunk):
+            noise = gaussian.noise(indices=indices, seed=seed)
+            proposals.append(gaussian.log_prob_from_noise(noise)[:, 0])
+            z = gaussian.rsample(noise=noise, overwrite=True)[:, 0]
+            likelihoods.append(target.log_likelihood(pair, z))
+            priors.append(target.log_prior(z))
+            if progress is not None:
+                progress(indices.stop)
+    return Weighted(torch.cat(likelihoods), torch.cat(priors), torch.cat(proposals), seed)
+
+
+class Posterior(NamedTuple):
+    """Weighted and resampled proposals of one pair."""
+
+    proposals: Weighted
+    weights: Tensor  # (N,), normalized
+    resampled: Tensor  # (K,) int64, indices of proposals, with repetitions
+    ess: float
+    khat: float
+
+    def unique(self) -> tuple[list[int], list[float]]:
+        """The different proposals among the resampled ones, and the share of each; shares add up to one."""
+        indices, counts = self.resampled.unique(return_counts=True)
+        return indices.tolist(), (counts / counts.sum()).tolist()
+
+
+def sample_posterior(
+    gaussian: StructuredGaussian,
+    target: Target,
+    pair: Pair,
+    *,
+    num_proposals: int = 1200,
+    num_samples: int = 80,
+    temperature: float = 3.0,
+    scale: float | None = None,
+    seed: int = 0,
+    chunk: int = CHUNK,
+    progress: Callable[[int], None] | None = None,
+) -> Posterior:
+    """SIR at inference (decision 13): draw proposals, weigh them, resample.
+
+    Args:
+        scale: σ_α from training; None to take the spread of this pair's own log-weights.
+    """
+    weighted = weigh_proposals(gaussian, target, pair, num_proposals, seed, chunk, progress)
+    log_weights = weighted.log_weights
+    spread = scale if scale is not None else spread_of(log_weights)
+    weights = normalize(log_weights, temperature, spread)
+    generator = torch.Generator(device=weights.device).manual_seed(seed)
+    resampled = resample(weights, num_samples, generator)
+    khat = pareto_khat(temperature * log_weights / spread)
+    return Posterior(weighted, weights, resampled, float(effective_sample_size(weights)), khat)
+
+
+def spread_of(log_weights: Tensor) -> float:
+    """Standard deviation of the log-weights; 1 where it cannot be known or nothing varies."""
+    if log_weights.numel() < 2:
+        return 1.0
+    spread = float(log_weights.double().std())
+    return spread if spread > 0 else 1.0
+
+
+def chunks(count: int, size: int) -> Iterator[range]:
+    """Consecutive ranges that cover 0 … count − 1."""
+    for start in range(0, count, size):
+        yield range(start, min(start + size, count))
+
+
+def redraw(
+    gaussian: StructuredGaussian, indices: list[int], seed: int, chunk: int = CHUNK
+) -> Iterator[tuple[range, Tensor]]:
+    """The named samples of a seed again, in chunks: (positions in `indices`, fields [n, 3, x, y, z])."""
+    for part in chunks(len(indices), chunk):
+        chosen = [indices[i] for i in part]
+        with torch.no_grad():
+            yield part, gaussian.rsample(indices=chosen, seed=seed)[:, 0]

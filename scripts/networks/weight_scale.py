@@ -1,0 +1,35 @@
+"""A number learned beside the network's weights and kept with them: the usual spread of log-weights."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+class WeightScale(nn.Module):
+    """σ_α: the running spread of log-weights that makes a temperature mean the same for all pairs (decision 10).
+
+    Its buffer belongs into the checkpoint: inference divides by the last value.
+
+    Args:
+        decay: γ of the exponential average.
+    """
+
+    value: Tensor
+
+    def __init__(self, decay: float = 0.9) -> None:
+        super().__init__()
+        if not 0 <= decay < 1:
+            raise ValueError(f"decay must be in [0, 1), got {decay}")
+        self.decay = decay
+        self.register_buffer("value", torch.full((), math.nan, dtype=torch.float64))
+
+    @torch.no_grad()
+    def update(self, log_weights: Tensor) -> Tensor:
+        """Take in the log-weights of a pair, shape (N,); returns the new σ_α, shape ()."""
+        spread = log_weights.std()
+        first = self.value.isnan()
+        self.value.copy_(torch.where(first, spread, self.decay * self.value + (1 - self.decay) * spread))
+        return self.value

@@ -1,0 +1,96 @@
+"""The posterior that is to be sampled: how well a field explains a pair of images, and how plausible it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from scripts.registration.errors import check_partner, check_volume
+from scripts.registration.prior import DiffusionPrior
+from scripts.registration.similarity import NCCLikelihood
+from scripts.registration.transform import DisplacementTransform
+from scripts.registration.warp import warp
+
+
+class Pair(NamedTuple):
+    """One pair of images, ready for many fields."""
+
+    moving: Tensor  # [1, 1, X, Y, Z]
+    fixed: Any  # what the likelihood precomputed of the fixed image
+    mask: Tensor | None  # weights of the fixed image's voxels, [1, 1, X, Y, Z]
+
+    @property
+    def shape(self) -> torch.Size:
+        """The image grid (X, Y, Z)."""
+        return self.moving.shape[2:]
+
+
+class Target(nn.Module):
+    """log p(I_f | I_m ∘ Z) + log p(Z), up to a constant: the numerator of the importance weights.
+
+    Args:
+        likelihood: `NCCLikelihood` (the paper's, decision 8) or `MSELikelihood`.
+        prior: of the sampled field, on the field grid (decision 9).
+        mean_prior: additional prior of the proposal's mean. It is the same for all samples of a pair and cancels in
+            the weights; None for none.
+        transform: what a sampled field means: a displacement, or a velocity.
+    """
+
+    def __init__(
+        self,
+        likelihood: nn.Module | None = None,
+        prior: nn.Module | None = None,
+        mean_prior: nn.Module | None = None,
+        transform: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.likelihood = likelihood if likelihood is not None else NCCLikelihood()
+        self.prior = prior if prior is not None else DiffusionPrior(1.0)
+        self.mean_prior = mean_prior
+        self.transform = transform if transform is not None else DisplacementTransform()
+
+    def prepare(self, moving: Tensor, fixed: Tensor, mask: Tensor | None = None) -> list[Pair]:
+        """Precompute what all fields of a pair share.
+
+        Args:
+            moving: shape [B, 1, X, Y, Z].
+            fixed: the same shape.
+            mask: optional weights of the fixed image's voxels, the same shape.
+
+        Returns:
+            One `Pair` for each element of the batch: they have samples and weights of their own.
+        """
+        check_volume("moving", moving, 1)
+        check_partner("fixed", fixed, moving, 1)
+        pairs = []
+        for b in range(moving.shape[0]):
+            part = slice(b, b + 1)
+            fixed_part = self.likelihood.precompute(fixed[part])  # type: ignore[operator]
+            pairs.append(Pair(moving[part], fixed_part, None if mask is None else mask[part]))
+        return pairs
+
+    def displacement(self, z: Tensor, shape: Sequence[int]) -> Tensor:
+        """Displacements on the image grid, [N, 3, X, Y, Z] in image voxels, of fields [N, 3, x, y, z]."""
+        return self.transform(z, shape)
+
+    def log_likelihood(self, pair: Pair, z: Tensor) -> Tensor:
+        """log p(I_f | I_m ∘ Z) of fields [N, 3, x, y, z]; shape [N], float64."""
+        warped = warp(pair.moving, self.displacement(z, pair.shape))
+        return self.likelihood(pair.fixed, warped, pair.mask)
+
+    def log_prior(self, z: Tensor) -> Tensor:
+        """log p(Z) of fields [N, 3, x, y, z]; shape [N], float64."""
+        return self.prior(z)
+
+    def forward(self, pair: Pair, z: Tensor) -> Tensor:
+        """log p(I_f | I_m ∘ Z) + log p(Z) of fields [N, 3, x, y, z]; shape [N], float64."""
+        return self.log_likelihood(pair, z) + self.log_prior(z)
+
+    def log_mean_prior(self, mean: Tensor) -> Tensor:
+        """Log-prior of the proposal's mean [B, 3, x, y, z] beyond that of the samples; shape [B], float64."""
+        if self.mean_prior is None:
+            return mean.new_zeros(mean.shape[0], dtype=torch.float64)
+        return self.mean_prior(mean)
