@@ -15,7 +15,8 @@ from numba import njit, prange
 from torch import Tensor
 
 from scripts.gaussian.backends.numba_simd import TILE, sum_of_outer_products
-from scripts.gaussian.backends.numba_solve import LOCK, OFFSETS, use_torch_threads
+from scripts.gaussian.backends.numba_solve import OFFSETS
+from scripts.gaussian.backends.threads import LOCK, use_torch_threads
 from scripts.gaussian.stencil import Stencil
 
 

@@ -8,24 +8,21 @@ usual layout and each number crosses the memory bus once.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
 
-import numba
 import numpy as np
 import torch
 from numba import njit, prange
 from torch import Tensor
 
 from scripts.gaussian.backends.numba_simd import TILE, prefetch, transpose_tile, update_voxel
+from scripts.gaussian.backends.threads import LOCK, use_torch_threads
 from scripts.gaussian.stencil import PRECEDING, Stencil
 
 LANES = (32, 16, 8)
 """Block sizes, widest first. 32 keeps a voxel's three sums in six AVX-512 or twelve AVX2 registers."""
 
 OFFSETS = np.array(PRECEDING, dtype=np.int64)
-# numba's default thread pool must not be entered by two Python threads at once (a server does that).
-LOCK = threading.Lock()
 
 
 def pack(stencil: Stencil, entries: Tensor, transpose: bool) -> Tensor:
@@ -73,13 +70,6 @@ def solve(stencil: Stencil, packed: Tensor, x: Tensor, transpose: bool, overwrit
         kernel = _kernel(lanes, stencil.couplings)
         kernel(_flat(packed), _flat(x), _flat(out), tuple(x.shape), OFFSETS, transpose)
     return out
-
-
-def use_torch_threads() -> int:
-    """Give numba as many threads as torch has, so that one setting governs both."""
-    threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
-    numba.set_num_threads(threads)
-    return threads
 
 
 def _flat(tensor: Tensor) -> np.ndarray:
