@@ -22,6 +22,12 @@ class ReliabilityCurve(NamedTuple):
     accuracy: Tensor
     """Share of voxels that belong to the structure, NaN in an empty bin."""
 
+    @property
+    def error(self) -> Tensor:
+        """ECE = Σ_m |B_m| / N · |conf(B_m) − acc(B_m)|, shape []; NaN without voxels (decision 15)."""
+        gap = (self.confidence - self.accuracy).abs().nan_to_num()  # an empty bin has no gap and no weight
+        return (self.voxels * gap).sum() / self.voxels.sum()
+
 
 class SparsificationCurves(NamedTuple):
     """Mean error of the voxels that remain when the most doubtful are taken away; each of shape [N]."""
@@ -32,6 +38,11 @@ class SparsificationCurves(NamedTuple):
     """Mean error when the most uncertain are removed first."""
     oracle: Tensor
     """Mean error when the most erroneous are removed first, the best that any uncertainty could do."""
+
+    @property
+    def area(self) -> Tensor:
+        """AUSE = (1/N) Σ_i (c_obs(i) − c_ora(i)), shape []; NaN without voxels (decision 16)."""
+        return (self.observed - self.oracle).mean()
 
 
 def reliability_curve(probability: Tensor, truth: Tensor, bins: int = 10) -> ReliabilityCurve:
@@ -75,9 +86,7 @@ def expected_calibration_error(probability: Tensor, truth: Tensor, bins: int = 1
     Raises:
         ValueError: see :func:`reliability_curve`.
     """
-    curve = reliability_curve(probability, truth, bins)
-    gap = (curve.confidence - curve.accuracy).abs().nan_to_num()  # an empty bin has no gap and no weight
-    return (curve.voxels * gap).sum() / curve.voxels.sum()
+    return reliability_curve(probability, truth, bins).error
 
 
 def voxel_error(probability: Tensor, truth: Tensor) -> Tensor:
@@ -133,8 +142,7 @@ def area_under_sparsification_error(uncertainty: Tensor, error: Tensor) -> Tenso
     Raises:
         ValueError: see :func:`sparsification_curves`.
     """
-    curves = sparsification_curves(uncertainty, error)
-    return (curves.observed - curves.oracle).mean()
+    return sparsification_curves(uncertainty, error).area
 
 
 def binary_entropy(probability: Tensor) -> Tensor:

@@ -1,0 +1,122 @@
+"""Saving and resuming: the whole state of training after each epoch, the best weights after each validation."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from ignite.engine import Events
+
+from scripts.engines.checkpoint import load_network, random_state, read, save_atomically, set_random_state
+from scripts.engines.errors import CheckpointError
+from scripts.engines.updates import network_of
+
+logger = logging.getLogger(__name__)
+LAST, BEST = "last.pt", "model.pt"
+
+
+class Checkpoints:
+    """Writes `last.pt` after epochs and continues from it: 2 epochs and a resumption of 2 equal 4 epochs.
+
+    Args:
+        directory: where checkpoints go.
+        network: the network.
+        parts: what else has a state, by name: optimizer, scheduler.
+        every: epochs between checkpoints; the last epoch is always saved.
+        resume: continue from `directory/last.pt` if it is there.
+        start_from: weights to start from where there is nothing to resume; what fits is taken, the rest stays fresh.
+        sampler: an `EpochSampler` to be set to the epoch that comes next.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        network: torch.nn.Module,
+        parts: Mapping[str, Any],
+        every: int = 1,
+        resume: bool = True,
+        start_from: str | Path | None = None,
+        sampler: Any = None,
+    ) -> None:
+        self.path = Path(directory) / LAST
+        self.network, self.parts = network, dict(parts)
+        self.every, self.resume, self.start_from, self.sampler = every, resume, start_from, sampler
+
+    def attach(self, engine: Any) -> None:
+        """Load now, before the engine runs; save after its epochs."""
+        self._load(engine)
+        engine.add_event_handler(Events.EPOCH_COMPLETED, self._after_epoch)
+
+    def _load(self, engine: Any) -> None:
+        if self.resume and self.path.is_file():
+            content = read(self.path)
+            load_network(network_of(self.network), self.path)
+            for name, part in self.parts.items():
+                if name not in content:
+                    raise CheckpointError(self.path, f"has no state of the {name}; start anew with resume=False")
+                part.load_state_dict(content[name])
+            progress = content["progress"]
+            engine.load_state_dict(
+                {
+                    "iteration": progress["iteration"],
+                    "epoch_length": progress["epoch_length"],
+                    "max_epochs": engine.state.max_epochs,
+                }
+            )
+            engine.state.best_validation = progress["best_validation"]
+            if self.sampler is not None:
+                self.sampler.set_epoch(progress["epoch"])
+            set_random_state(content["random"])
+            logger.info("resuming %s after epoch %d, iteration %d", self.path, progress["epoch"], progress["iteration"])
+        elif self.start_from:
+            fresh = load_network(network_of(self.network), self.start_from, strict=False)
+            logger.info("started from %s; not in it, so fresh: %s", self.start_from, ", ".join(fresh) or "nothing")
+
+    def _after_epoch(self, engine: Any) -> None:
+        state = engine.state
+        if state.epoch % self.every and state.epoch != state.max_epochs:
+            return
+        content = {
+            "network": network_of(self.network).state_dict(),
+            **{name: part.state_dict() for name, part in self.parts.items()},
+            "progress": {
+                "epoch": state.epoch,
+                "iteration": state.iteration,
+                "epoch_length": state.epoch_length,
+                "best_validation": float(getattr(state, "best_validation", -math.inf)),
+            },
+            "random": random_state(),
+        }
+        save_atomically(content, self.path)
+
+
+class BestModel:
+    """Writes the weights alone to `model.pt` whenever validation is better than ever.
+
+    Args:
+        directory: where it goes.
+        network: the network.
+        evaluator: whose validations are compared.
+        metric: name of the figure in the evaluator's `state.metrics`; larger is better.
+    """
+
+    def __init__(self, directory: str | Path, network: torch.nn.Module, evaluator: Any, metric: str = "dice") -> None:
+        self.path, self.network, self.evaluator, self.metric = Path(directory) / BEST, network, evaluator, metric
+        self.trainer: Any = None
+
+    def attach(self, engine: Any) -> None:
+        """Attach to the trainer, whose state remembers the best over resumptions."""
+        self.trainer = engine
+        self.evaluator.add_event_handler(Events.COMPLETED, self._after_validation)
+
+    def _after_validation(self, engine: Any) -> None:
+        value = float(engine.state.metrics[self.metric])
+        best = float(getattr(self.trainer.state, "best_validation", -math.inf))
+        if value > best:
+            save_atomically(dict(network_of(self.network).state_dict()), self.path)
+            self.trainer.state.best_validation = value
+            logger.info("validation %s %.4f, the best so far, written to %s", self.metric, value, self.path)

@@ -1,0 +1,182 @@
+"""What one iteration of training and of validation does with a batch of pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from monai.engines.utils import IterationEvents
+from monai.utils.enums import CommonKeys as Keys
+from torch import Tensor
+
+from scripts.engines.errors import NonFiniteTrainingError
+from scripts.gaussian.noise import fold
+from scripts.inference.proposals import sample_posterior
+from scripts.networks.layout import ProposalLayout
+from scripts.registration.target import Target
+from scripts.registration.warp import warp, warp_labels
+
+FIGURES = "figures"
+"""Key of the numbers to watch in an iteration's output."""
+
+
+def prepare_pair(
+    batch: dict[str, Any], device: torch.device | str | None = None, non_blocking: bool = False, **kwargs: Any
+) -> tuple[Tensor, Tensor]:
+    """(pair, fixed) for MONAI's engines: the network's input [B, 2, X, Y, Z] (moving, fixed) and [B, 1, X, Y, Z]."""
+    moving, fixed = (_plain(batch[key]).to(device, non_blocking=non_blocking, **kwargs) for key in ("moving", "fixed"))
+    return torch.cat([moving, fixed], dim=1), fixed
+
+
+class TrainingUpdate:
+    """One step: network, objective, gradients, a look whether they are finite, optimizer, schedule.
+
+    Args:
+        seed: of all noise in training; iteration i draws from `fold(seed, i)`.
+        scheduler: learning rate schedule, stepped every iteration.
+        max_grad_norm: gradients longer than this are shortened to it; None leaves them.
+    """
+
+    def __init__(self, seed: int = 0, scheduler: Any = None, max_grad_norm: float | None = None) -> None:
+        self.seed, self.scheduler, self.max_grad_norm = seed, scheduler, max_grad_norm
+
+    def __call__(self, engine: Any, batch: dict[str, Any]) -> dict[str, Any]:
+        """The update function of a `monai.engines.SupervisedTrainer`."""
+        if batch is None:
+            raise ValueError("the data loader gave no batch")
+        pair, fixed = engine.prepare_batch(batch, engine.state.device, engine.non_blocking)
+        output: dict[str, Any] = {Keys.IMAGE: pair}
+        engine.state.output = output
+        engine.network.train()
+        engine.optimizer.zero_grad(set_to_none=True)
+
+        output[Keys.PRED] = engine.network(pair)
+        engine.fire_event(IterationEvents.FORWARD_COMPLETED)
+        seed = fold(self.seed, engine.state.iteration)
+        outcome = engine.loss_function(output[Keys.PRED], pair[:, :1], fixed, seed)
+        output[Keys.LOSS], output[FIGURES] = outcome.loss, outcome.figures
+        if not torch.isfinite(outcome.loss):
+            raise NonFiniteTrainingError("the loss", engine.state.iteration, pair_names(batch))
+        engine.fire_event(IterationEvents.LOSS_COMPLETED)
+
+        outcome.loss.backward()
+        limit = float("inf") if self.max_grad_norm is None else self.max_grad_norm
+        norm = torch.nn.utils.clip_grad_norm_(engine.network.parameters(), limit)
+        # Before the optimizer takes it in: after, no weight would be left to save.
+        if not torch.isfinite(norm):
+            raise NonFiniteTrainingError("the gradient", engine.state.iteration, pair_names(batch))
+        output[FIGURES]["grad_norm"] = float(norm)
+        engine.fire_event(IterationEvents.BACKWARD_COMPLETED)
+
+        engine.optimizer.step()
+        if self.scheduler is not None:
+            self.scheduler.step()
+        output[Keys.LOSS], output[Keys.PRED] = outcome.loss.detach(), output[Keys.PRED].detach()
+        engine.fire_event(IterationEvents.MODEL_COMPLETED)
+        return output
+
+
+class ValidationUpdate:
+    """Registers a pair and propagates its labels, with the mean and with the resampled posterior.
+
+    Args:
+        target: the posterior.
+        layout: how the network's output is read.
+        num_proposals: drawn for the figures of training stability; few are enough.
+        num_samples: resampled of them.
+        temperature: T.
+        seed: of the proposals.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        layout: ProposalLayout,
+        num_proposals: int = 32,
+        num_samples: int = 8,
+        temperature: float = 3.0,
+        seed: int = 0,
+    ) -> None:
+        self.target, self.layout = target, layout
+        self.num_proposals, self.num_samples = num_proposals, num_samples
+        self.temperature, self.seed = temperature, seed
+
+    def __call__(self, engine: Any, batch: dict[str, Any]) -> dict[str, Any]:
+        """The update function of a `monai.engines.SupervisedEvaluator`: label maps under `pred` and `label`.
+
+        `pred` is the moving label map warped by the mean of the resampled fields (of the mean itself for a
+        deterministic network), shape [B, 1, X, Y, Z].
+        """
+        pair, fixed = engine.prepare_batch(batch, engine.state.device, engine.non_blocking)
+        moving_label, fixed_label = (
+            _plain(batch[key]).to(engine.state.device) for key in ("moving_label", "fixed_label")
+        )
+        engine.network.eval()
+        with torch.no_grad():
+            raw = engine.network(pair)
+            parts = [self._register(engine.network, raw[b : b + 1], pair[b : b + 1]) for b in range(len(pair))]
+            ddf = torch.cat([part[0] for part in parts])
+            output = {
+                Keys.IMAGE: pair,
+                Keys.LABEL: fixed_label,
+                Keys.PRED: warp_labels(moving_label, ddf),
+                "warped": warp(pair[:, :1], ddf),
+                "std": torch.cat([part[1] for part in parts]),
+                FIGURES: {name: sum(part[2][name] for part in parts) / len(parts) for name in parts[0][2]},
+            }
+        del fixed
+        engine.fire_event(IterationEvents.FORWARD_COMPLETED)
+        engine.fire_event(IterationEvents.MODEL_COMPLETED)
+        return output
+
+    def _register(self, network: Any, raw: Tensor, pair: Tensor) -> tuple[Tensor, Tensor, dict[str, float]]:
+        """Displacement [1, 3, X, Y, Z], its standard deviation [1, 1, X, Y, Z] (voxels), figures."""
+        shape = pair.shape[2:]
+        mean = self.layout.mean(raw)
+        if self.layout.deterministic:
+            return self.target.displacement(mean, shape), pair.new_zeros(1, 1, *shape), {}
+        gaussian = self.layout.gaussian(raw)
+        prepared = self.target.prepare(pair[:, :1], pair[:, 1:])[0]
+        scale = float(network_of(network).weight_scale.value)
+        posterior = sample_posterior(
+            gaussian,
+            self.target,
+            prepared,
+            num_proposals=self.num_proposals,
+            num_samples=self.num_samples,
+            temperature=self.temperature,
+            scale=scale if scale == scale else None,
+            seed=self.seed,
+        )
+        indices, shares = posterior.unique()
+        fields = self.target.displacement(gaussian.rsample(indices=indices, seed=self.seed)[:, 0], shape)
+        weights = torch.tensor(shares, dtype=fields.dtype, device=fields.device).reshape(-1, 1, 1, 1, 1)
+        average = (weights * fields).sum(0, keepdim=True)
+        variance = (weights * (fields - average).square()).sum(0, keepdim=True)
+        figures = {
+            "variance": float(variance.mean()),
+            "ess": posterior.ess / self.num_proposals,
+            "khat": posterior.khat,
+        }
+        return average, variance.sum(1, keepdim=True).sqrt(), figures
+
+
+def network_of(network: Any) -> Any:
+    """The network itself, out of a DistributedDataParallel wrapper."""
+    return network.module if hasattr(network, "module") else network
+
+
+def pair_names(batch: dict[str, Any]) -> list[str]:
+    """'moving -> fixed' for each pair of a batch."""
+    moving, fixed = (_names(batch.get(f"{role}_name", "?")) for role in ("moving", "fixed"))
+    return [f"{m} -> {f}" for m, f in zip(moving, fixed, strict=False)]
+
+
+def _names(value: Any) -> Sequence[str]:
+    return [value] if isinstance(value, str) else list(value)
+
+
+def _plain(volume: Tensor) -> Tensor:
+    """Without MONAI's metadata, which every operation would copy."""
+    return volume.as_tensor() if hasattr(volume, "as_tensor") else volume
