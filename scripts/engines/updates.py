@@ -52,6 +52,9 @@ class TrainingUpdate:
         engine.optimizer.zero_grad(set_to_none=True)
 
         output[Keys.PRED] = engine.network(pair)
+        # Here, not only at the loss: linear algebra on NaN fails with messages that nobody understands.
+        if not torch.isfinite(output[Keys.PRED].detach().sum()):
+            raise NonFiniteTrainingError("the network's output", engine.state.iteration, pair_names(batch))
         engine.fire_event(IterationEvents.FORWARD_COMPLETED)
         seed = fold(self.seed, engine.state.iteration)
         outcome = engine.loss_function(output[Keys.PRED], pair[:, :1], fixed, seed)

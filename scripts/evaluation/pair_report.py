@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -17,53 +17,13 @@ from scripts.evaluation.folds import fold_percentage
 from scripts.evaluation.label_maps import check_labels, encode_labels
 from scripts.evaluation.label_samples import LabelSamples
 from scripts.evaluation.overlap import dice_per_structure
+from scripts.evaluation.pair_result import CURVES, FRACTIONS, PAIR_SCORES, RIBBON_SCORES, PairResult
 from scripts.evaluation.ribbon import label_ribbons
 from scripts.gaussian import StructuredGaussian
 from scripts.inference.proposals import CHUNK, redraw, sample_posterior
 from scripts.registration.similarity import local_ncc
 from scripts.registration.target import Target
 from scripts.registration.warp import warp, warp_labels
-
-STRUCTURE_SCORES = (
-    "dice_mu",  # Dice of the proposal's mean
-    "dice_mean",  # Dice of the mean of the resampled fields
-    "dice_oracle",  # Dice of the sample with the highest mean Dice (decision 18)
-    "ece",  # expected calibration error in the ribbon (decision 15)
-    "ause_label",  # sparsification error by label entropy (decision 16)
-    "ause_displacement",  # the same by displacement variance
-    "label_entropy",  # mean in the ribbon, nats
-    "displacement_variance",  # mean in the ribbon and over the three components, mm² (decision 17)
-)
-PAIR_SCORES = (
-    "dice_mu",  # means over structures
-    "dice_mean",
-    "dice_oracle",
-    "fold_mu",  # percent of the image's voxels (decision 20)
-    "fold_mean",
-    "fold_oracle",
-    "displacement_variance",  # mm², mean over the brain and over the three components (decision 17)
-    "displacement_variance_total",  # the same, sum over the components: three times as much
-    "ncc_before",  # squared local correlation, mean over the brain
-    "ncc_after",  # the same after warping by the mean field
-    "ess",  # effective sample size of the proposals' weights
-    "khat",  # Pareto k̂ of the weights
-    "max_weight",  # the largest normalized weight
-    "unique",  # different fields among the resampled ones
-    "samples",  # resampled fields
-    "seconds_network",
-    "seconds_proposals",  # drawing and weighting
-    "seconds_evaluation",  # redrawing, warping and scoring
-)
-CURVES = (
-    "reliability_voxels",  # voxels in each bin of probability, all structures' ribbons together
-    "reliability_claimed",  # sum of their probabilities
-    "reliability_true",  # how many belong to the structure
-    "sparsification_label",  # mean error of the voxels that remain, at FRACTIONS, mean over structures
-    "sparsification_displacement",
-    "sparsification_oracle",
-)
-FRACTIONS = tuple((k + 0.5) / 50 for k in range(50))
-"""Fractions of voxels that remain at which sparsification curves are kept; 50 midpoints, so a plain mean is an area."""
 
 
 class LabeledPair(NamedTuple):
@@ -98,27 +58,6 @@ class LabeledPair(NamedTuple):
         volumes = [batch[key].as_subclass(Tensor).to(device) for key in ("fixed", "moving")]
         labels = [batch[f"{key}_label"].as_subclass(Tensor).to(device) for key in ("fixed", "moving")]
         return cls(volumes[0], volumes[1], labels[0], labels[1], names, sizes)
-
-
-@dataclass(frozen=True)
-class PairResult:
-    """The scores of one pair, as plain numbers.
-
-    Attributes:
-        fixed: name of the fixed scan.
-        moving: name of the moving scan.
-        labels: the S label ids.
-        structures: each of ``STRUCTURE_SCORES`` for the S structures; NaN where a structure is absent.
-        pair: each of ``PAIR_SCORES``.
-        curves: each of ``CURVES``, for the figures.
-    """
-
-    fixed: str
-    moving: str
-    labels: tuple[int, ...]
-    structures: dict[str, list[float]]
-    pair: dict[str, float]
-    curves: dict[str, list[float]]
 
 
 @torch.no_grad()
@@ -247,7 +186,7 @@ def _score(
 
     mean = moments.mean
     dice_mean, fold_mean = dice_and_folds(mean)
-    dice_mu, fold_mu = (dice_mean, fold_mean)
+    dice_mu, fold_mu = dice_mean, fold_mean
     if center is not None:
         dice_mu, fold_mu = dice_and_folds(target.displacement(center, truth.shape))
     dice = {"dice_mu": dice_mu, "dice_mean": dice_mean, "dice_oracle": samples.dice[samples.oracle]}
@@ -299,14 +238,13 @@ def _score_ribbons(
         by_label, by_spread = (sparsification_curves(score, error) for score in (entropy, spread))
         reliability = reliability_curve(probability, inside)
         rows.append([reliability.error, by_label.area, by_spread.area, entropy.mean(), spread.mean()])
-        sums = [reliability.voxels * reliability.confidence.nan_to_num(), reliability.voxels * reliability.accuracy]
-        bins.append(torch.stack([reliability.voxels.double(), *sums]).nan_to_num())  # [3, M]
+        sums = [reliability.voxels * share.nan_to_num() for share in (reliability.confidence, reliability.accuracy)]
+        bins.append(torch.stack([reliability.voxels.double(), *sums]))  # [3, M]
         if len(error):
             place = (fractions * len(error)).long()
             kept.append(torch.stack([by_label.observed, by_spread.observed, by_label.oracle])[:, place])  # [3, F]
     curves = [*torch.stack(bins).sum(0), *(torch.stack(kept).mean(0) if kept else fractions.new_empty(3, 0))]
-    names = STRUCTURE_SCORES[3:]
-    columns = dict(zip(names, torch.stack([torch.stack(row) for row in rows]).T.tolist(), strict=True))
+    columns = dict(zip(RIBBON_SCORES, torch.stack([torch.stack(row) for row in rows]).T.tolist(), strict=True))
     return columns, {name: values.tolist() for name, values in zip(CURVES, curves, strict=True)}
 
 

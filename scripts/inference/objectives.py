@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from scripts.gaussian import StructuredGaussian
+from scripts.gaussian.errors import ShapeError
 from scripts.gaussian.noise import fold
 from scripts.inference.proposals import CHUNK, weigh_proposals
 from scripts.inference.weights import effective_sample_size, normalize, resample
@@ -61,8 +62,14 @@ class Objective(nn.Module, abc.ABC):
             fixed: the same shape.
             seed: of this step's noise.
             mask: optional weights of the fixed image's voxels, the same shape.
+
+        Raises:
+            ShapeError: for shapes that do not fit each other.
         """
         mean = self.layout.mean(raw)
+        if raw.shape[0] != moving.shape[0]:
+            expected = f"({moving.shape[0]}, {self.layout.out_channels}, x, y, z)"
+            raise ShapeError("the network's output for these pairs", expected, raw.shape)
         voxels = mean.shape[2:].numel()
         total = -self.target.log_mean_prior(mean).mean() / voxels
         off_diagonals = self.layout.off_diagonals(raw)
@@ -107,7 +114,7 @@ class VariationalObjective(Objective):
 
     def __init__(self, target: Target, layout: ProposalLayout, num_samples: int = 2, **options: float) -> None:
         super().__init__(target, layout, **options)  # type: ignore[arg-type]
-        self.num_samples = num_samples
+        self.num_samples = _positive("num_samples", num_samples)
 
     def per_pair(self, raw: Tensor, pair: Pair, seed: int) -> tuple[Tensor, dict[str, Tensor | float]]:
         """See `Objective.per_pair`."""
@@ -128,7 +135,7 @@ class ImportanceObjective(Objective):
 
     def __init__(self, target: Target, layout: ProposalLayout, num_samples: int = 4, **options: float) -> None:
         super().__init__(target, layout, **options)  # type: ignore[arg-type]
-        self.num_samples = num_samples
+        self.num_samples = _positive("num_samples", num_samples)
 
     def per_pair(self, raw: Tensor, pair: Pair, seed: int) -> tuple[Tensor, dict[str, Tensor | float]]:
         """See `Objective.per_pair`."""
@@ -194,6 +201,12 @@ class SIRObjective(Objective):
         figures["ess"] = effective_sample_size(weights) / self.num_proposals
         figures["weight_scale"] = self.scale.value
         return likelihood + prior, _detached(figures)
+
+
+def _positive(name: str, value: int) -> int:
+    if value < 1:
+        raise ValueError(f"{name} must be positive, got {value}")
+    return value
 
 
 def _spread(z: Tensor) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from scripts.gaussian import StructuredGaussian
+from scripts.gaussian.errors import ShapeError
 from scripts.inference.weights import effective_sample_size, normalize, pareto_khat, resample
 from scripts.registration.target import Pair, Target
 
@@ -49,7 +50,14 @@ def weigh_proposals(
         seed: of the proposals.
         chunk: proposals in memory at a time.
         progress: called with the number of proposals done after each chunk.
+
+    Raises:
+        ShapeError: for a proposal of another batch shape.
+        ValueError: without any proposals, or for chunks without any.
     """
+    _check_single(gaussian)
+    if count < 1:
+        raise ValueError(f"the number of proposals must be positive, got {count}")
     likelihoods, priors, proposals = [], [], []
     with torch.no_grad():
         for indices in chunks(count, chunk):
@@ -75,7 +83,7 @@ class Posterior(NamedTuple):
     def unique(self) -> tuple[list[int], list[float]]:
         """The different proposals among the resampled ones, and the share of each; shares add up to one."""
         indices, counts = self.resampled.unique(return_counts=True)
-        return indices.tolist(), (counts / counts.sum()).tolist()
+        return indices.tolist(), (counts.double() / counts.sum()).tolist()
 
 
 def sample_posterior(
@@ -116,6 +124,8 @@ def spread_of(log_weights: Tensor) -> float:
 
 def chunks(count: int, size: int) -> Iterator[range]:
     """Consecutive ranges that cover 0 … count − 1."""
+    if size < 1:
+        raise ValueError(f"the chunk must be positive, got {size}")
     for start in range(0, count, size):
         yield range(start, min(start + size, count))
 
@@ -124,7 +134,11 @@ def redraw(
     gaussian: StructuredGaussian, indices: list[int], seed: int, chunk: int = CHUNK
 ) -> Iterator[tuple[range, Tensor]]:
     """The named samples of a seed again, in chunks: (positions in `indices`, fields [n, 3, x, y, z])."""
+    _check_single(gaussian)
     for part in chunks(len(indices), chunk):
-        chosen = [indices[i] for i in part]
-        with torch.no_grad():
-            yield part, gaussian.rsample(indices=chosen, seed=seed)[:, 0]
+        yield part, gaussian.sample(indices=[indices[i] for i in part], seed=seed)[:, 0]
+
+
+def _check_single(gaussian: StructuredGaussian) -> None:
+    if tuple(gaussian.batch_shape) != (1,):
+        raise ShapeError("the mean of one pair's proposal", "(1, 3, x, y, z)", gaussian.mean.shape)

@@ -31,12 +31,16 @@ def normalize(
         scale: σ_α, the spread of log α that counts as one unit.
 
     Raises:
-        WeightError: if there are no proposals, a NaN or +inf among them, or no finite weight at all.
+        WeightError: if there are no proposals, a NaN or +inf among them, or no finite weight at all; for a scale that
+            is not positive, as that of a network that was not trained with SIR.
     """
     log_weights = log_weights.double()
     _check(log_weights)
+    scale = torch.as_tensor(scale, dtype=torch.float64, device=log_weights.device)
+    if not bool((scale.isfinite() & (scale > 0)).all()):
+        raise WeightError(f"the scale must be positive and finite, got {scale.tolist()}")
     scaled = torch.as_tensor(temperature, dtype=torch.float64, device=log_weights.device) * log_weights
-    return torch.softmax(scaled / torch.as_tensor(scale, dtype=torch.float64, device=log_weights.device), dim=0)
+    return torch.softmax(scaled / scale, dim=0)
 
 
 def effective_sample_size(

@@ -66,7 +66,6 @@ class ProposalNetwork(nn.Module):
         """
         if pair.ndim != 5 or pair.shape[1] != 2 or any(size % self.stride for size in pair.shape[2:]):
             raise ShapeError("the image pair", f"(B, 2, X, Y, Z) with X, Y, Z multiples of {self.stride}", pair.shape)
-        self.weight_scale = WeightScale()  # set by the SIR objective, used at inference
         half, quarter = self.backbone(pair)
         parts = [self.mean_head(half)]
         if self.stencil_head is not None:

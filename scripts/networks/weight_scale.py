@@ -28,8 +28,13 @@ class WeightScale(nn.Module):
 
     @torch.no_grad()
     def update(self, log_weights: Tensor) -> Tensor:
-        """Take in the log-weights of a pair, shape (N,); returns the new σ_α, shape ()."""
+        """Take in the log-weights of a pair, shape (N,); returns the new σ_α, shape ().
+
+        Log-weights with NaN or infinite ones among them change nothing, so that they cannot get into a checkpoint. As
+        long as nothing has varied yet, 1 is returned.
+        """
         spread = log_weights.std()
-        first = self.value.isnan()
-        self.value.copy_(torch.where(first, spread, self.decay * self.value + (1 - self.decay) * spread))
-        return self.value
+        known = self.value > 0  # NaN is not
+        average = torch.where(known, self.decay * self.value + (1 - self.decay) * spread, spread)
+        self.value.copy_(torch.where(average.isfinite() & (average > 0), average, self.value))
+        return torch.where(self.value > 0, self.value, 1.0)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from scripts.registration.errors import check_partner, check_volume
+from scripts.registration.errors import ShapeError, check_volume
 from scripts.registration.prior import DiffusionPrior
 from scripts.registration.similarity import NCCLikelihood
 from scripts.registration.transform import DisplacementTransform
@@ -62,9 +62,17 @@ class Target(nn.Module):
 
         Returns:
             One `Pair` for each element of the batch: they have samples and weights of their own.
+
+        Raises:
+            ShapeError: for another shape.
         """
         check_volume("moving", moving, 1)
-        check_partner("fixed", fixed, moving, 1)
+        # MONAI's metadata would be copied in every operation.
+        moving, fixed = moving.as_subclass(Tensor), fixed.as_subclass(Tensor)
+        mask = None if mask is None else mask.as_subclass(Tensor)
+        for name, partner in (("fixed", fixed), ("mask", mask)):
+            if partner is not None and partner.shape != moving.shape:
+                raise ShapeError(name, str(list(moving.shape)), partner.shape)
         pairs = []
         for b in range(moving.shape[0]):
             part = slice(b, b + 1)

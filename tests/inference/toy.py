@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
-from torch.distributions import MultivariateNormal, Normal
+from torch.distributions import MultivariateNormal
 
 from scripts.gaussian import StructuredGaussian
 from scripts.networks import ProposalLayout
@@ -28,10 +30,11 @@ class LinearGaussianTarget(nn.Module):
         return list(moving.flatten(1)[:, : self.design.shape[0]])
 
     def log_likelihood(self, y: Tensor, z: Tensor) -> Tensor:
-        return Normal(0.0, 1.0).log_prob(y - vec(z).T @ self.design.T).sum(1)
+        return _standard_normal(y - vec(z).T @ self.design.T)
 
     def log_prior(self, z: Tensor) -> Tensor:
-        return Normal(0.0, self.prior_precision**-0.5).log_prob(vec(z).T).sum(1)
+        scaled = vec(z).T * self.prior_precision**0.5
+        return _standard_normal(scaled) + scaled.shape[1] * 0.5 * math.log(self.prior_precision)
 
     def forward(self, y: Tensor, z: Tensor) -> Tensor:
         return self.log_likelihood(y, z) + self.log_prior(z)
@@ -49,6 +52,11 @@ class LinearGaussianTarget(nn.Module):
         """log p(y): y ~ N(0, A Aᵀ/τ + I)."""
         covariance = self.design @ self.design.T / self.prior_precision + torch.eye(len(y), dtype=y.dtype)
         return MultivariateNormal(torch.zeros_like(y), covariance).log_prob(y)
+
+
+def _standard_normal(x: Tensor) -> Tensor:
+    """Log-density of N(0, I) at the rows of x."""
+    return -0.5 * (x.square().sum(1) + x.shape[1] * math.log(2 * math.pi))
 
 
 def target_with_posterior(dense: DenseGaussian) -> tuple[LinearGaussianTarget, Tensor]:
@@ -78,8 +86,7 @@ def dense_of(gaussian: StructuredGaussian) -> DenseGaussian:
 def dense_of_raw(layout: ProposalLayout, raw: Tensor) -> DenseGaussian:
     """The same from a network's raw output [C, x, y, z], read by hand: mean, diagonal and rest of L, columns of R."""
     split = 3 + layout.stencil.num_channels
-    log_2 = 0.6931471805599453
-    diagonal = torch.log1p(torch.exp(raw[3:6])) / (log_2 * layout.stencil.initial_std)
+    diagonal = torch.log1p(torch.exp(raw[3:6])) / (math.log(2) * layout.stencil.initial_std)
     entries = torch.cat([diagonal, raw[6:split]])
     return DenseGaussian(layout.stencil, raw[:3], entries, raw[split:].reshape(layout.rank, 3, *raw.shape[1:]))
 

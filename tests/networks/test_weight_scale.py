@@ -56,6 +56,7 @@ def test_equal_log_weights_at_the_very_beginning_have_a_usable_scale():
     # Dividing by a spread of 0 would make all weights NaN.
     scale = WeightScale()
     assert float(scale.update(torch.zeros(4))) == 1.0
+    assert scale.value.isnan()  # for inference: take each pair's own
     assert float(scale.update(torch.tensor([0.0, 2.0, 4.0]))) == pytest.approx(2.0)
 
 

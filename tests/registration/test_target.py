@@ -12,8 +12,7 @@ from torch import Tensor
 
 from scripts.registration.errors import ShapeError
 from scripts.registration.prior import BendingEnergyPrior, DiffusionPrior
-from scripts.registration.similarity import NCCLikelihood, local_ncc
-from scripts.registration.similarity import MSELikelihood
+from scripts.registration.similarity import MSELikelihood, NCCLikelihood, local_ncc
 from scripts.registration.target import Target
 from scripts.registration.transform import VelocityTransform
 from tests.registration.conftest import brain_like, noise, smooth

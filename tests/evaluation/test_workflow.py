@@ -1,0 +1,193 @@
+"""The whole evaluation on synthetic brains: interrupted and resumed, one network and an ensemble, from a config."""
+
+import json
+
+import pytest
+import torch
+from ignite.engine import Events
+from monai.bundle import ConfigParser
+
+from scripts.data.datalist import load_datalist
+from scripts.data.labels import SCORED
+from scripts.data.pairs import PairDataset
+from scripts.data.transforms import load_transforms
+from scripts.evaluation.pair_result import PairResult
+from scripts.evaluation.results import PAIRS_FILE, STRUCTURES_FILE, ResultsError
+from scripts.evaluation.workflow import Evaluation
+from scripts.networks import ProposalLayout, ProposalNetwork, UNetBackbone
+from scripts.registration.similarity import NCCLikelihood
+from scripts.registration.target import Target
+
+SYNTHETIC = {"num_subjects": 3, "shape": [40, 48, 56], "spacing": 4.0}
+FEW = {"num_proposals": 6, "num_samples": 4, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def subjects():
+    return load_datalist(None, "all", synthetic=SYNTHETIC)
+
+
+@pytest.fixture(scope="module")
+def dataset(subjects):
+    return PairDataset(subjects, load_transforms(), preload=True)
+
+
+def untrained(deterministic=False, seed=0, gain=0.01):
+    torch.manual_seed(seed)
+    layout = ProposalLayout(rank=0, deterministic=True) if deterministic else ProposalLayout(rank=3)
+    return ProposalNetwork(layout, UNetBackbone((4, 4, 4)), mean_gain=gain), layout
+
+
+def evaluation(dataset, folder, network=None, **options):
+    default, layout = untrained()
+    options = {**FEW, "figures": False, **options}
+    return Evaluation(network or default, layout, Target(NCCLikelihood(3)), dataset, SCORED, folder, **options)
+
+
+def part(dataset, pairs):
+    """The same subjects, without loading them again."""
+    smaller = PairDataset(dataset.subjects, dataset.load, pairs)
+    smaller._cache = dataset._cache
+    return smaller
+
+
+def without_seconds(folder):
+    lines = [line.split(",") for line in (folder / PAIRS_FILE).read_text().splitlines()]
+    keep = [i for i, name in enumerate(lines[0]) if not name.startswith("seconds")]
+    return [[line[i] for i in keep] for line in lines]
+
+
+def test_end_to_end(dataset, tmp_path, capsys):
+    run = evaluation(dataset, tmp_path, figures=True, name="untrained")
+    outputs = []
+    run.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: outputs.append(engine.state.output))
+    summary = run.run()
+    assert summary["num_pairs"] == len(outputs) == 6
+    assert all(isinstance(output, PairResult) for output in outputs)
+    assert outputs[0].labels == SCORED
+    assert run.state.metrics["dice_mean"] == summary["structures"]["dice_mean"]["mean"]
+    assert 0.3 < summary["structures"]["dice_mean"]["mean"] <= summary["structures"]["dice_oracle"]["mean"] < 0.9
+    # Voxels of 4 mm, taken from the scans' affine.
+    variance = summary["pairs"]["displacement_variance"]["mean"]
+    assert 0.25**2 * 16 / 10 < variance < 100
+    saved = json.loads((tmp_path / "summary.json").read_text())
+    assert saved["structures"]["ece"] == pytest.approx(summary["structures"]["ece"])
+    assert "untrained" in capsys.readouterr().out
+    assert "AUSE_label" in (tmp_path / "tables.txt").read_text()
+    assert len(list((tmp_path / "figures").glob("*.png"))) == 9
+    assert len((tmp_path / STRUCTURES_FILE).read_text().splitlines()) == 1 + 6 * len(SCORED)
+
+
+def test_interrupted_and_resumed(dataset, tmp_path):
+    four = part(dataset, dataset.pairs[:4])
+    straight = evaluation(four, tmp_path / "straight").run()
+
+    interrupted = evaluation(four, tmp_path / "resumed")
+
+    def power_failure(engine):
+        # After the pair was computed and before it was filed.
+        if engine.state.iteration == 3:
+            raise KeyboardInterrupt
+
+    interrupted._event_handlers[Events.ITERATION_COMPLETED].insert(0, (power_failure, (interrupted,), {}))
+    with pytest.raises(KeyboardInterrupt):
+        interrupted.run()
+    resumed = evaluation(four, tmp_path / "resumed")
+    assert len(resumed.store) == 2
+    computed = []
+    resumed.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: computed.append(engine.state.output))
+    summary = resumed.run()
+    assert [output is None for output in computed] == [True, True, False, False]
+    folders = tmp_path / "straight", tmp_path / "resumed"
+    assert (folders[0] / STRUCTURES_FILE).read_text() == (folders[1] / STRUCTURES_FILE).read_text()
+    assert without_seconds(folders[0]) == without_seconds(folders[1])
+    for group in ("structures", "spearman", "per_structure"):
+        assert str(summary[group]) == str(straight[group])
+    # A third time nothing is left to do.
+    assert str(evaluation(four, tmp_path / "resumed").run()["structures"]) == str(straight["structures"])
+
+
+def test_order_of_pairs_does_not_matter(dataset, tmp_path):
+    forward = evaluation(part(dataset, dataset.pairs[:2]), tmp_path / "a")
+    backward = evaluation(part(dataset, dataset.pairs[1::-1]), tmp_path / "b", chunk=4)
+    forward.run()
+    backward.run()
+    for a, b in zip(forward.store.results, reversed(backward.store.results), strict=True):
+        assert (a.fixed, a.moving) == (b.fixed, b.moving)
+        for name in a.structures:
+            assert a.structures[name] == pytest.approx(b.structures[name], abs=1e-6)
+
+
+def test_refuses_another_network_in_the_same_folder(dataset, tmp_path):
+    one = part(dataset, dataset.pairs[:1])
+    evaluation(one, tmp_path).run()
+    with pytest.raises(ResultsError, match="weights was"):
+        evaluation(one, tmp_path, untrained(seed=1)[0]).run()
+    with pytest.raises(ResultsError, match="num_samples was 4, now 3"):
+        evaluation(one, tmp_path, num_samples=3).run()
+    evaluation(one, tmp_path, untrained(seed=1)[0], resume=False).run()
+
+
+def test_ensemble(dataset, tmp_path):
+    members = [untrained(deterministic=True, seed=seed, gain=3.0) for seed in range(3)]
+    networks, layout = [network for network, _ in members], members[0][1]
+    two = part(dataset, dataset.pairs[:2])
+    run = Evaluation(networks, layout, Target(NCCLikelihood(3)), two, SCORED, tmp_path, figures=False, progress=False)
+    summary = run.run()
+    assert summary["pairs"]["samples"]["mean"] == 3
+    assert summary["structures"]["label_entropy"]["mean"] > 0
+    assert summary["structures"]["dice_mu"] == summary["structures"]["dice_mean"]
+    with pytest.raises(ValueError, match="deterministic ones as an ensemble, got 2"):
+        evaluation(two, tmp_path, [untrained()[0], untrained()[0]])
+
+
+def test_scale_comes_from_training(dataset, tmp_path):
+    network, _ = untrained()
+    network.weight_scale.value.fill_(1e9)  # so large that all weights are equal
+    one = part(dataset, dataset.pairs[:1])
+    trained = evaluation(one, tmp_path / "trained", network)
+    trained.run()
+    assert trained.store.results[0].pair["ess"] == pytest.approx(6)
+    own = evaluation(one, tmp_path / "own")
+    own.run()
+    assert own.store.results[0].pair["ess"] < 5.9
+
+
+def test_from_a_config(tmp_path):
+    parser = ConfigParser(
+        {
+            "layout": {"_target_": "scripts.networks.ProposalLayout", "rank": 2},
+            "backbone": {"_target_": "scripts.networks.UNetBackbone", "channels": [4, 4, 4]},
+            "network_def": {
+                "_target_": "scripts.networks.ProposalNetwork",
+                "layout": "@layout",
+                "backbone": "@backbone",
+            },
+            "likelihood": {"_target_": "scripts.registration.similarity.NCCLikelihood", "window": 3},
+            "target": {"_target_": "scripts.registration.target.Target", "likelihood": "@likelihood"},
+            "subjects": {
+                "_target_": "scripts.data.datalist.load_datalist",
+                "split": "all",
+                "synthetic": {"num_subjects": 2, "shape": [24, 24, 24], "spacing": 8.0},
+            },
+            "dataset": {
+                "_target_": "scripts.data.pairs.PairDataset",
+                "subjects": "@subjects",
+                "load": {"_target_": "scripts.data.transforms.load_transforms"},
+            },
+            "evaluator": {
+                "_target_": "scripts.evaluation.workflow.Evaluation",
+                "network": "@network_def",
+                "layout": "@layout",
+                "target": "@target",
+                "dataset": "@dataset",
+                "labels": [1, 2, 20, 21],
+                "output_dir": str(tmp_path),
+                "num_proposals": 4,
+                "num_samples": 2,
+            },
+            "evaluation": ["$@evaluator.run()"],
+        }
+    )
+    (summary,) = parser.get_parsed_content("evaluation", instantiate=True)
+    assert summary["num_pairs"] == 2
