@@ -85,7 +85,8 @@ class ProgressHandler:
         del engine
         dice = [result.pair["dice_mean"] for result in self.store.results]
         self._sum, self._count = math.fsum(dice), len(dice)
-        self._bar = tqdm(total=self.total, desc="evaluation", unit="pair", disable=not self.enabled, smoothing=0.1)
+        if self.enabled:
+            self._bar = tqdm(total=self.total, desc="evaluation", unit="pair", smoothing=0.1)
 
     def iteration_completed(self, engine: Engine) -> None:
         """Count a pair; one that was done before does not count for the speed."""

@@ -86,8 +86,8 @@ class StencilCholesky:
     def _multiply(self, x: Tensor, transpose: bool) -> Tensor:
         return self._products.multiply(self.stencil, self.entries.detach(), x, transpose)
 
-    def _outer(self, rows: Tensor, columns: Tensor) -> Tensor:
-        return self._products.outer(self.stencil, rows, columns)
+    def _outer(self, rows: Tensor, columns: Tensor, sign: int = 1) -> Tensor:
+        return self._products.outer(self.stencil, rows, columns, sign)
 
     def _solve(self, x: Tensor, transpose: bool, overwrite: bool = False) -> Tensor:
         if transpose not in self._packed:
@@ -174,5 +174,5 @@ class _Solve(torch.autograd.Function):
         h = operator._solve(grad, not transpose)
         grad_entries = None
         if ctx.needs_input_grad[0]:
-            grad_entries = (operator._outer(y, h) if transpose else operator._outer(h, y)).neg_()
+            grad_entries = operator._outer(*((y, h) if transpose else (h, y)), sign=-1)
         return grad_entries, h, None, None, None

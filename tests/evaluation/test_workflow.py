@@ -18,18 +18,18 @@ from scripts.networks import ProposalLayout, ProposalNetwork, UNetBackbone
 from scripts.registration.similarity import NCCLikelihood
 from scripts.registration.target import Target
 
-SYNTHETIC = {"num_subjects": 3, "shape": [40, 48, 56], "spacing": 4.0}
-FEW = {"num_proposals": 6, "num_samples": 4, "progress": False}
+COARSE = {"num_subjects": 3, "shape": [24, 24, 32], "spacing": 7.0}
+FEW = {"num_proposals": 6, "num_samples": 4, "temperature": 0.5, "progress": False}
 
 
-@pytest.fixture(scope="module")
-def subjects():
-    return load_datalist(None, "all", synthetic=SYNTHETIC)
-
-
-@pytest.fixture(scope="module")
-def dataset(subjects):
+def synthetic_pairs(**options):
+    subjects = load_datalist(None, "all", synthetic={**COARSE, **options})
     return PairDataset(subjects, load_transforms(), preload=True)
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return synthetic_pairs()
 
 
 def untrained(deterministic=False, seed=0, gain=0.01):
@@ -57,7 +57,8 @@ def without_seconds(folder):
     return [[line[i] for i in keep] for line in lines]
 
 
-def test_end_to_end(dataset, tmp_path, capsys):
+def test_end_to_end(tmp_path, capsys):
+    dataset = synthetic_pairs(shape=[40, 48, 56], spacing=4.0)
     run = evaluation(dataset, tmp_path, figures=True, name="untrained")
     outputs = []
     run.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: outputs.append(engine.state.output))
@@ -67,9 +68,7 @@ def test_end_to_end(dataset, tmp_path, capsys):
     assert outputs[0].labels == SCORED
     assert run.state.metrics["dice_mean"] == summary["structures"]["dice_mean"]["mean"]
     assert 0.3 < summary["structures"]["dice_mean"]["mean"] <= summary["structures"]["dice_oracle"]["mean"] < 0.9
-    # Voxels of 4 mm, taken from the scans' affine.
-    variance = summary["pairs"]["displacement_variance"]["mean"]
-    assert 0.25**2 * 16 / 10 < variance < 100
+    assert 0 < summary["pairs"]["displacement_variance"]["mean"] < 100
     saved = json.loads((tmp_path / "summary.json").read_text())
     assert saved["structures"]["ece"] == pytest.approx(summary["structures"]["ece"])
     assert "untrained" in capsys.readouterr().out
@@ -78,7 +77,7 @@ def test_end_to_end(dataset, tmp_path, capsys):
     assert len((tmp_path / STRUCTURES_FILE).read_text().splitlines()) == 1 + 6 * len(SCORED)
 
 
-def test_interrupted_and_resumed(dataset, tmp_path):
+def test_interrupted_and_resumed(dataset, tmp_path, capsys):
     four = part(dataset, dataset.pairs[:4])
     straight = evaluation(four, tmp_path / "straight").run()
 
@@ -92,11 +91,12 @@ def test_interrupted_and_resumed(dataset, tmp_path):
     interrupted._event_handlers[Events.ITERATION_COMPLETED].insert(0, (power_failure, (interrupted,), {}))
     with pytest.raises(KeyboardInterrupt):
         interrupted.run()
-    resumed = evaluation(four, tmp_path / "resumed")
+    resumed = evaluation(four, tmp_path / "resumed", progress=True)
     assert len(resumed.store) == 2
     computed = []
     resumed.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: computed.append(engine.state.output))
     summary = resumed.run()
+    assert "4/4 [" in capsys.readouterr().err
     assert [output is None for output in computed] == [True, True, False, False]
     folders = tmp_path / "straight", tmp_path / "resumed"
     assert (folders[0] / STRUCTURES_FILE).read_text() == (folders[1] / STRUCTURES_FILE).read_text()
@@ -168,7 +168,7 @@ def test_from_a_config(tmp_path):
             "subjects": {
                 "_target_": "scripts.data.datalist.load_datalist",
                 "split": "all",
-                "synthetic": {"num_subjects": 2, "shape": [24, 24, 24], "spacing": 8.0},
+                "synthetic": {**COARSE, "num_subjects": 2},
             },
             "dataset": {
                 "_target_": "scripts.data.pairs.PairDataset",

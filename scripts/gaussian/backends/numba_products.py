@@ -47,13 +47,14 @@ def multiply(stencil: Stencil, entries: Tensor, x: Tensor, transpose: bool) -> T
     return out
 
 
-def outer(stencil: Stencil, rows: Tensor, columns: Tensor) -> Tensor:
-    """The entries of Σ_n rows_n columns_nᵀ that lie on the pattern of L: the gradient of L.
+def outer(stencil: Stencil, rows: Tensor, columns: Tensor, sign: int = 1) -> Tensor:
+    """The entries of sign · Σ_n rows_n columns_nᵀ that lie on the pattern of L: the gradient of L.
 
     Args:
         stencil: a pattern with neighbors.
         rows: shape (N, B, 3, X, Y, Z).
         columns: the same shape.
+        sign: 1 or −1.
 
     Returns:
         shape (B, C, X, Y, Z), zero where an entry points outside the grid.
@@ -68,6 +69,7 @@ def outer(stencil: Stencil, rows: Tensor, columns: Tensor) -> Tensor:
             out.numpy().reshape(-1),
             tuple(rows.shape),
             OFFSETS,
+            out.numpy().dtype.type(sign),
         )
     return out
 
@@ -118,7 +120,7 @@ def _outer_kernel(couplings: int) -> Callable[..., None]:
     full = 1 if couplings == 9 else 0
 
     @njit(parallel=True, cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
-    def kernel(rows, columns, out, shape, offsets):  # type: ignore[no-untyped-def]
+    def kernel(rows, columns, out, shape, offsets, sign):  # type: ignore[no-untyped-def]
         count, batch, _, nx, ny, nz = shape
         voxels = nx * ny * nz
         channels = 6 + 13 * couplings
@@ -138,6 +140,7 @@ def _outer_kernel(couplings: int) -> Callable[..., None]:
                         at + c * voxels,
                         stride,
                         count,
+                        sign,
                     )
                 for within in range(3):  # channels 3, 4, 5 hold (1, 0), (2, 0), (2, 1)
                     row, col = 1 if within == 0 else 2, 1 if within == 2 else 0
@@ -150,6 +153,7 @@ def _outer_kernel(couplings: int) -> Callable[..., None]:
                         (b * 3 + col) * voxels + here,
                         stride,
                         count,
+                        sign,
                     )
                 for o in range(13):
                     ii, jj, dk = i + offsets[o, 0], j + offsets[o, 1], offsets[o, 2]
@@ -165,7 +169,7 @@ def _outer_kernel(couplings: int) -> Callable[..., None]:
                             # The last tile overlaps the one before; the same sums are stored twice.
                             k = min(start, high - TILE)
                             sum_of_outer_products(
-                                rows, row + k, columns, column + k, voxels, stride, count, out, to + k, full
+                                rows, row + k, columns, column + k, voxels, stride, count, out, to + k, sign, full
                             )
                         continue
                     for pair in range(couplings):
@@ -179,16 +183,19 @@ def _outer_kernel(couplings: int) -> Callable[..., None]:
                             column + c * voxels + low,
                             stride,
                             count,
+                            sign,
                         )
 
     return kernel
 
 
 @njit
-def _sums(out, rows, row, columns, column, stride, count):  # type: ignore[no-untyped-def]
-    """out[k] = Σ_n rows[row + n·stride + k] · columns[column + n·stride + k]; rows and columns are flat."""
+def _sums(out, rows, row, columns, column, stride, count, sign):  # type: ignore[no-untyped-def]
+    """out[k] = sign · Σ_n rows[row + n·stride + k] · columns[column + n·stride + k]; rows and columns are flat."""
     length = len(out)
     out[:] = 0.0
     for n in range(count):
         r, c = row + n * stride, column + n * stride
         _add_product(out, rows[r : r + length], columns[c : c + length])
+    for k in range(length):
+        out[k] *= sign

@@ -52,7 +52,10 @@ class _Vectors:
 
     def broadcast(self, base: ir.Value, index: int) -> ir.Value:
         """The scalar base[index] in all lanes."""
-        scalar = self.builder.load(self.builder.gep(base, [_I64(index)]))
+        return self.fill(self.builder.load(self.builder.gep(base, [_I64(index)])))
+
+    def fill(self, scalar: ir.Value) -> ir.Value:
+        """A scalar in all lanes."""
         empty = ir.Constant(self.type, ir.Undefined)
         first = self.builder.insert_element(empty, scalar, _I32(0))
         return self.builder.shuffle_vector(first, empty, ir.Constant(ir.VectorType(_I32, self.lanes), [0] * self.lanes))
@@ -166,15 +169,15 @@ def prefetch(typing_context, array, index):  # type: ignore[no-untyped-def]
 
 @intrinsic(prefer_literal=True)
 def sum_of_outer_products(  # type: ignore[no-untyped-def]
-    typing_context, rows, row, columns, column, channel_stride, sample_stride, samples, out, to, full
+    typing_context, rows, row, columns, column, channel_stride, sample_stride, samples, out, to, sign, full
 ):
-    """Σ over samples of rows times columns at TILE neighboring voxels, summed in registers.
+    """sign · Σ over samples of rows times columns at TILE neighboring voxels, summed in registers.
 
     The three channels of rows (from index row) meet those of columns (from index column): all nine pairs, row channel
     major, if `full` is 1, else the three with equal channels. The sums go to consecutive parameter channels of
     out, the first at index `to`; a channel is channel_stride numbers long everywhere.
     """
-    signature = types.void(rows, row, columns, column, channel_stride, sample_stride, samples, out, to, full)
+    signature = types.void(rows, row, columns, column, channel_stride, sample_stride, samples, out, to, sign, full)
     pairs = [(r, c) for r in range(3) for c in range(3) if _literal(full, "full") or r == c]
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
@@ -191,9 +194,10 @@ def sum_of_outer_products(  # type: ignore[no-untyped-def]
             right = [vector.load(columns_data, builder.add(builder.add(args[3], shift), channel[c])) for c in range(3)]
             for value, (r, c) in zip(sums, pairs, strict=True):
                 builder.store(vector.fma(left[r], right[c], builder.load(value)), value)
+        factor = vector.fill(args[9])
         for number, value in enumerate(sums):
             offset = builder.add(args[8], builder.mul(args[4], _I64(number)))
-            vector.store(builder.load(value), out_data, offset)
+            vector.store(vector.mul(factor, builder.load(value)), out_data, offset)
         return context.get_dummy_value()
 
     return signature, codegen

@@ -22,11 +22,11 @@ def multiply(stencil: Stencil, entries: Tensor, x: Tensor, transpose: bool) -> T
     return out
 
 
-def outer(stencil: Stencil, rows: Tensor, columns: Tensor) -> Tensor:
-    """The entries of Σ_n rows_n columns_nᵀ on the pattern of L; shapes as in `numba_products.outer`."""
+def outer(stencil: Stencil, rows: Tensor, columns: Tensor, sign: int = 1) -> Tensor:
+    """The entries of sign · Σ_n rows_n columns_nᵀ on the pattern of L; shapes as in `numba_products.outer`."""
     _, batch, _, *grid = rows.shape
     out = rows.new_zeros((batch, stencil.num_channels, *grid))
     for channel, (offset, row, col) in enumerate(stencil.table):
         here, there = shift_slices(offset)
-        out[:, channel][here] = (rows[:, :, row][here] * columns[:, :, col][there]).sum(0)
+        out[:, channel][here] = (rows[:, :, row][here] * columns[:, :, col][there]).sum(0) * sign
     return out
