@@ -110,9 +110,10 @@ class ProgressHandler:
 class Evaluation(Evaluator):
     """Evaluate a model on pairs with label maps: results, tables and figures in ``output_dir``.
 
-    Pairs that the folder already holds are not computed again, so an interrupted run is simply started again. Results
-    of other settings or other weights are refused. Each pair has a seed of its own, made of its scans' names: its
-    result depends neither on the order of the pairs nor on interruptions.
+    Pairs that the folder already holds are not computed again, so an interrupted run is simply started again; the
+    summary is that of all pairs in the folder. Results of other settings or other weights are refused. Each pair has a
+    seed of its own, made of its scans' names: its result depends neither on the order of the pairs nor on
+    interruptions.
 
     Args:
         network: from [1, 2, X, Y, Z] (moving, fixed) to raw parameters; or several deterministic ones, an ensemble.
@@ -131,6 +132,7 @@ class Evaluation(Evaluator):
         seed: of all pairs.
         radius: of the ribbon in voxels (decision 15).
         chunk: proposals in memory at a time.
+        voxel_mm: edges of a voxel along the array's axes; None for those of the fixed scan's affine.
         device: None for the network's.
         num_workers: processes that load pairs, if a dataset is given.
         resume: go on with what the folder holds; otherwise start over.
@@ -160,6 +162,7 @@ class Evaluation(Evaluator):
         seed: int = 0,
         radius: int = 3,
         chunk: int = CHUNK,
+        voxel_mm: tuple[float, float, float] | None = None,
         device: torch.device | str | None = None,
         num_workers: int = 0,
         resume: bool = True,
@@ -178,7 +181,7 @@ class Evaluation(Evaluator):
         self.labels, self.name = check_labels(labels), name
         self.num_proposals, self.num_samples, self.temperature = num_proposals, num_samples, temperature
         self.scale, self.seed, self.radius, self.chunk = scale, seed, radius, chunk
-        self.figures = figures
+        self.voxel_mm, self.figures = voxel_mm, figures
         self.store = ResultStore(output_dir, resume)
         self._scale: float | None = None
         # MONAI's engine: iterations call `_iteration`, whose result becomes `state.output`.
@@ -236,6 +239,8 @@ class Evaluation(Evaluator):
         pair = LabeledPair.from_batch(batchdata, self.state.device)
         if pair.names in self.store:
             return None
+        if self.voxel_mm is not None:
+            pair = pair._replace(voxel_mm=self.voxel_mm)
         start = time.perf_counter()
         images = torch.cat([pair.moving, pair.fixed], dim=1)
         with self.mode(self.networks):
@@ -263,7 +268,7 @@ class Evaluation(Evaluator):
 
     def _settings(self) -> dict[str, Any]:
         """All that a result depends on beside the pair."""
-        settings: dict[str, Any] = {"labels": list(self.labels), "radius": self.radius}
+        settings: dict[str, Any] = {"labels": list(self.labels), "radius": self.radius, "voxel_mm": self.voxel_mm}
         if not self.layout.deterministic:
             for name in ("num_proposals", "num_samples", "temperature", "seed"):
                 settings[name] = getattr(self, name)

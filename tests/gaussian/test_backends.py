@@ -73,6 +73,22 @@ def test_missing_packages_mean_the_next_backend_and_one_warning():
     assert done.stdout.strip() == "ok", done.stderr
 
 
+def test_torch_keeps_its_number_of_threads():
+    # In a process of its own: only the first use of numba starts its threads.
+    program = textwrap.dedent(
+        """
+        import torch
+        torch.set_num_threads(1)
+        from scripts.gaussian import Stencil, StructuredGaussian
+        entries = Stencil("voxel").entries(torch.zeros(1, 45, 3, 4, 5))
+        StructuredGaussian(torch.zeros(1, 3, 3, 4, 5), entries).rsample(4)
+        print(torch.get_num_threads())
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "1", done.stderr
+
+
 def test_two_python_threads_may_solve_at_once():
     stencil = Stencil("voxel")
     operator = StencilCholesky(stencil, random_entries(stencil, 1, (6, 6, 8), torch.float32))

@@ -13,6 +13,10 @@ LOCK = threading.Lock()
 
 def use_torch_threads() -> int:
     """Give numba as many threads as torch has; returns how many."""
-    threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
+    wanted = torch.get_num_threads()
+    threads = min(wanted, numba.config.NUMBA_NUM_THREADS)
     numba.set_num_threads(threads)
+    # On first use this starts numba's pool, which resets OpenMP's number of threads, and torch's with it.
+    if torch.get_num_threads() != wanted:
+        torch.set_num_threads(wanted)
     return threads
