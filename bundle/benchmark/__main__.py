@@ -1,11 +1,11 @@
-"""`python -m bundle.benchmark [solve | all]`: figures of this machine, as a table and as JSON in output/benchmark."""
+"""`python -m bundle.benchmark [solve | train | all]`: figures of this machine, a table and JSON in output/benchmark."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 
-BENCHMARKS = ("solve",)
+BENCHMARKS = ("solve", "train")
 
 
 def main() -> None:

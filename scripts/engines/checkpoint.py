@@ -7,11 +7,12 @@ checkpoint, the old one or the new one. Reading never runs code from the file.
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import pickle
 import random
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,21 @@ def load_network(network: nn.Module, path: str | Path, strict: bool = True) -> l
         raise CheckpointError(path, f"nothing in it fits this network; it holds {_listed(list(state))}")
     network.load_state_dict(fitting, strict=False)
     return missing
+
+
+def with_weights(
+    network: nn.Module, paths: str | Path | Sequence[str | Path], device: torch.device | str = "cpu"
+) -> nn.Module | list[nn.Module]:
+    """The network with weights from a file; given several files, that many networks (an ensemble such as Vxm5)."""
+    if isinstance(paths, str | Path):
+        load_network(network, paths)
+        return network.to(device).eval()
+    networks = []
+    for path in paths:
+        member = copy.deepcopy(network)
+        load_network(member, path)
+        networks.append(member.to(device).eval())
+    return networks
 
 
 def random_state() -> dict[str, Any]:

@@ -13,17 +13,18 @@ from scripts.data.labels import SCORED
 from scripts.evaluation.label_maps import encode_labels
 
 
-def mean_dice(labels: Sequence[int] | None = None) -> MeanDice:
+def mean_dice(labels: Sequence[int] | None = None, pred: str = Keys.PRED) -> MeanDice:
     """Mean Dice of label maps under `pred` and `label` in an evaluator's output, both [B, 1, X, Y, Z].
 
     Args:
         labels: values of the structures that count; None for the 31 of seg35 that the scans have. A structure that is
             missing in the fixed image is left out of a pair's mean.
+        pred: key of the label map to be scored; `moving_label` tells how the pair was before registration.
     """
     chosen = list(SCORED if labels is None else labels)
 
     def transform(output: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        pred, label = (encode_labels(output[key], chosen) for key in (Keys.PRED, Keys.LABEL))
+        pred, label = (encode_labels(output[key], chosen) for key in (pred, Keys.LABEL))
         return pred.long(), label.long()
 
     return MeanDice(include_background=False, num_classes=len(chosen) + 1, output_transform=transform)

@@ -124,6 +124,7 @@ class ValidationUpdate:
                 Keys.IMAGE: pair,
                 Keys.LABEL: fixed_label,
                 Keys.PRED: warp_labels(moving_label, ddf),
+                "moving_label": moving_label,
                 "warped": warp(pair[:, :1], ddf),
                 "std": torch.cat([part[1] for part in parts]),
                 FIGURES: {name: sum(part[2][name] for part in parts) / len(parts) for name in parts[0][2]},

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 from tqdm import tqdm
 
+from scripts.data.labels import SCORED
 from scripts.evaluation.figures import draw_figures
 from scripts.evaluation.label_maps import check_labels
 from scripts.evaluation.pair_report import LabeledPair, evaluate_fields, evaluate_pair
@@ -121,7 +122,7 @@ class Evaluation(Evaluator):
         target: the posterior.
         dataset: of pair dictionaries as :class:`~scripts.data.pairs.PairDataset` gives them, or a loader of batches of
             one such pair.
-        labels: the S label ids to score.
+        labels: the S label ids to score; None for the 31 structures of seg35 that scans have.
         output_dir: folder of this model's results.
         name: of the model in tables and figures.
         num_proposals: drawn and weighted for each pair (decision 13).
@@ -151,7 +152,7 @@ class Evaluation(Evaluator):
         layout: ProposalLayout,
         target: Target,
         dataset: Dataset | TorchDataLoader,
-        labels: Sequence[int],
+        labels: Sequence[int] | None,
         output_dir: PathLike,
         *,
         name: str = "model",
@@ -178,7 +179,7 @@ class Evaluation(Evaluator):
             dataset = DataLoader(dataset, batch_size=1, shuffle=False, num_workers=num_workers)
         self.networks = nn.ModuleList(networks).to(device)
         self.layout, self.target = layout, target.to(device)
-        self.labels, self.name = check_labels(labels), name
+        self.labels, self.name = check_labels(SCORED if labels is None else labels), name
         self.num_proposals, self.num_samples, self.temperature = num_proposals, num_samples, temperature
         self.scale, self.seed, self.radius, self.chunk = scale, seed, radius, chunk
         self.voxel_mm, self.figures = voxel_mm, figures

@@ -1,0 +1,143 @@
+"""What a training step costs beside the bare network, and where the time goes."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from bundle.benchmark.measure import best_times, peak_memory, print_table, print_verdicts, save, verdict
+from scripts.engines.optimizer import soap
+from scripts.inference import objectives
+from scripts.networks import ProposalLayout, ProposalNetwork
+from scripts.registration.prior import DiffusionPrior
+from scripts.registration.similarity import NCCLikelihood
+from scripts.registration.target import Target
+from scripts.registration.warp import warp
+
+SHAPE = (80, 96, 112)
+RANK, PROPOSALS, RESAMPLED = 10, 16, 2
+
+
+class Step:
+    """Training on one pair of smooth random images (time does not depend on what they show)."""
+
+    def __init__(self, shape: tuple[int, ...] = SHAPE, rank: int = RANK) -> None:
+        torch.manual_seed(0)
+        coarse = torch.rand(2, 1, *(size // 8 for size in shape))
+        images = torch.nn.functional.interpolate(coarse, shape, mode="trilinear")
+        self.moving, self.fixed = images[:1], images[1:]
+        self.pair = torch.cat([self.moving, self.fixed], dim=1)
+        self.layout = ProposalLayout(rank=rank)
+        self.network = ProposalNetwork(self.layout)
+        self.target = Target(NCCLikelihood(5), DiffusionPrior(1.0), DiffusionPrior(2.5))
+        self.optimizer = soap(self.network.parameters())
+        common: dict[str, Any] = {"target": self.target, "layout": self.layout}
+        self.objectives: dict[str, objectives.Objective] = {
+            "mean only": objectives.MeanObjective(**common),
+            "V, 2 samples": objectives.VariationalObjective(**common, num_samples=2),
+            "I, 4 samples": objectives.ImportanceObjective(**common, num_samples=4),
+            "S, 16 proposals, 2 resampled": objectives.SIRObjective(
+                **common, num_proposals=PROPOSALS, num_resampled=RESAMPLED, scale=self.network.weight_scale
+            ),
+        }
+
+    def bare(self) -> None:
+        """The network alone, forward and backward."""
+        self.optimizer.zero_grad()
+        self.network(self.pair).square().mean().backward()
+
+    def step(self, name: str, optimize: bool = True) -> dict[str, float]:
+        """One step; seconds of its parts."""
+        self.optimizer.zero_grad()
+        times = [time.perf_counter()]
+        raw = self.network(self.pair)
+        times.append(time.perf_counter())
+        outcome = self.objectives[name](raw, self.moving, self.fixed, 0)
+        times.append(time.perf_counter())
+        outcome.loss.backward()
+        times.append(time.perf_counter())
+        if optimize:
+            self.optimizer.step()
+        times.append(time.perf_counter())
+        parts = ("network", "objective", "backward", "optimizer")
+        return {part: stop - start for part, start, stop in zip(parts, times, times[1:], strict=False)}
+
+
+def split_of_proposals(step: Step, repeats: int = 3) -> dict[str, float]:
+    """Seconds that weighing 16 proposals spends in each kind of work, best of a few."""
+    best: dict[str, float] = {}
+
+    def clocked(name: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        start = time.perf_counter()
+        result = function(*arguments, **options)
+        seconds = time.perf_counter() - start
+        best[name] = min(best.get(name, seconds), seconds)
+        return result
+
+    target, pair = step.target, step.target.prepare(step.moving, step.fixed)[0]
+    with torch.no_grad():
+        gaussian = step.layout.gaussian(step.network(step.pair))
+        for _ in range(repeats + 1):
+            noise = clocked("noise", gaussian.noise, PROPOSALS)
+            clocked("log q", gaussian.log_prob_from_noise, noise)
+            z = clocked("solve, low rank", gaussian.rsample, noise=noise, overwrite=True)[:, 0]
+            ddf = clocked("spline", target.displacement, z, pair.shape)
+            warped = clocked("warp", warp, pair.moving, ddf)
+            clocked("local correlation", target.likelihood, pair.fixed, warped)
+            clocked("prior", target.log_prior, z)
+    return best
+
+
+def memory() -> float:
+    """Peak memory of SIR steps beyond the interpreter with its packages, MiB."""
+    program = textwrap.dedent(
+        """
+        import torch
+        from bundle.benchmark.train import Step
+        tiny = Step((16, 16, 16))
+        for name in tiny.objectives:
+            tiny.step(name)
+        mark()
+        step = Step()
+        for _ in range(2):
+            step.step("S, 16 proposals, 2 resampled")
+        """
+    )
+    before, peak = peak_memory(program)
+    return (peak - before) / 2**20
+
+
+def run() -> dict[str, Any]:
+    """Measure, print, write output/benchmark/train.json."""
+    step = Step()
+    names = list(step.objectives)
+    seconds = best_times([step.bare, *[partial(step.step, name, optimize=False) for name in names]], repeats=4)
+    bare, costs = seconds[0], dict(zip(names, seconds[1:], strict=True))
+    parts = {name: step.step(name) for name in names}
+    proposals = split_of_proposals(step)
+    used = memory()
+    print_table(
+        f"One step at {'x'.join(map(str, SHAPE))}, rank {RANK} (bare network, forward and backward: {bare:.2f} s)",
+        ["objective", "s", "times bare", "network", "objective", "backward", "optimizer"],
+        [
+            [name, f"{costs[name]:.2f}", f"{costs[name] / bare:.2f}", *(f"{s:.2f}" for s in parts[name].values())]
+            for name in names
+        ],
+    )
+    total = sum(proposals.values())
+    print_table(
+        f"Weighing {PROPOSALS} proposals ({1e3 * total / PROPOSALS:.1f} ms each)",
+        ["part", "ms", "share"],
+        [[name, f"{1e3 * s:.1f}", f"{s / total:.0%}"] for name, s in proposals.items()],
+    )
+    print(f"\nPeak memory of SIR steps: {used:.0f} MiB beyond the interpreter")
+    verdicts = [verdict("SIR step: times the bare network", costs[names[-1]] / bare, 3, at_least=False)]
+    print_verdicts(verdicts)
+    result = {"bare": bare, "steps": costs, "parts": parts, "proposals": proposals, "peak_mib": used, "bars": verdicts}
+    print(f"\nWritten to {save('train', result)}")
+    return result
