@@ -24,7 +24,7 @@ def mean_dice(labels: Sequence[int] | None = None, pred: str = Keys.PRED) -> Mea
     chosen = list(SCORED if labels is None else labels)
 
     def transform(output: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        pred, label = (encode_labels(output[key], chosen) for key in (pred, Keys.LABEL))
-        return pred.long(), label.long()
+        scored, truth = (encode_labels(output[key], chosen).long() for key in (pred, Keys.LABEL))
+        return scored, truth
 
     return MeanDice(include_background=False, num_classes=len(chosen) + 1, output_transform=transform)

@@ -57,7 +57,11 @@ class TrainingUpdate:
             raise NonFiniteTrainingError("the network's output", engine.state.iteration, pair_names(batch))
         engine.fire_event(IterationEvents.FORWARD_COMPLETED)
         seed = fold(self.seed, engine.state.iteration)
-        outcome = engine.loss_function(output[Keys.PRED], pair[:, :1], fixed, seed)
+        labels = None
+        if engine.loss_function.target.overlap is not None:
+            moving_label, fixed_label = (_plain(batch[key]) for key in ("moving_label", "fixed_label"))
+            labels = moving_label.to(pair.device), fixed_label.to(pair.device)
+        outcome = engine.loss_function(output[Keys.PRED], pair[:, :1], fixed, seed, labels=labels)
         output[Keys.LOSS], output[FIGURES] = outcome.loss, outcome.figures
         if not torch.isfinite(outcome.loss):
             raise NonFiniteTrainingError("the loss", engine.state.iteration, pair_names(batch))

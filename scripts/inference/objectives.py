@@ -53,7 +53,15 @@ class Objective(nn.Module, abc.ABC):
         self.off_diagonal_penalty = off_diagonal_penalty
         self.backend = backend
 
-    def forward(self, raw: Tensor, moving: Tensor, fixed: Tensor, seed: int, mask: Tensor | None = None) -> Outcome:
+    def forward(
+        self,
+        raw: Tensor,
+        moving: Tensor,
+        fixed: Tensor,
+        seed: int,
+        mask: Tensor | None = None,
+        labels: tuple[Tensor, Tensor] | None = None,
+    ) -> Outcome:
         """Loss per field voxel, mean over the batch.
 
         Args:
@@ -62,6 +70,7 @@ class Objective(nn.Module, abc.ABC):
             fixed: the same shape.
             seed: of this step's noise.
             mask: optional weights of the fixed image's voxels, the same shape.
+            labels: label maps of the moving and the fixed image, the same shape; used if the target has an overlap.
 
         Raises:
             ShapeError: for shapes that do not fit each other.
@@ -77,7 +86,7 @@ class Objective(nn.Module, abc.ABC):
             per_voxel = off_diagonals.square().sum(dim=1).mean(dtype=torch.float64)
             total = total + self.off_diagonal_penalty * per_voxel
         figures: dict[str, float] = {}
-        pairs = self.target.prepare(moving, fixed, mask)
+        pairs = self.target.prepare(moving, fixed, mask, labels, seed)
         for b, pair in enumerate(pairs):
             objective, watched = self.per_pair(raw[b : b + 1], pair, fold(seed, b))
             total = total - objective / (voxels * len(pairs))

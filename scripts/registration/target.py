@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from scripts.gaussian.noise import fold
 from scripts.registration.errors import ShapeError, check_volume
+from scripts.registration.overlap import OverlapLikelihood
 from scripts.registration.prior import DiffusionPrior
 from scripts.registration.similarity import NCCLikelihood
 from scripts.registration.transform import DisplacementTransform
@@ -20,7 +22,9 @@ class Pair(NamedTuple):
 
     moving: Tensor  # [1, 1, X, Y, Z]
     fixed: Any  # what the likelihood precomputed of the fixed image
-    mask: Tensor | None  # weights of the fixed image's voxels, [1, 1, X, Y, Z]
+    mask: Tensor | None = None  # weights of the fixed image's voxels, [1, 1, X, Y, Z]
+    labels: tuple[Tensor, Tensor] | None = None  # moving and fixed label map, [1, 1, X, Y, Z], in training only
+    structures: tuple[int, ...] = ()  # whose overlap counts in this step
 
     @property
     def shape(self) -> torch.Size:
@@ -37,6 +41,7 @@ class Target(nn.Module):
         mean_prior: additional prior of the proposal's mean. It is the same for all samples of a pair and cancels in
             the weights; None for none.
         transform: what a sampled field means: a displacement, or a velocity.
+        overlap: additional likelihood of label maps, where a pair has them: for training only; None for none.
     """
 
     def __init__(
@@ -45,20 +50,31 @@ class Target(nn.Module):
         prior: nn.Module | None = None,
         mean_prior: nn.Module | None = None,
         transform: nn.Module | None = None,
+        overlap: OverlapLikelihood | None = None,
     ) -> None:
         super().__init__()
         self.likelihood = likelihood if likelihood is not None else NCCLikelihood()
         self.prior = prior if prior is not None else DiffusionPrior(1.0)
         self.mean_prior = mean_prior
         self.transform = transform if transform is not None else DisplacementTransform()
+        self.overlap = overlap
 
-    def prepare(self, moving: Tensor, fixed: Tensor, mask: Tensor | None = None) -> list[Pair]:
+    def prepare(
+        self,
+        moving: Tensor,
+        fixed: Tensor,
+        mask: Tensor | None = None,
+        labels: tuple[Tensor, Tensor] | None = None,
+        seed: int = 0,
+    ) -> list[Pair]:
         """Precompute what all fields of a pair share.
 
         Args:
             moving: shape [B, 1, X, Y, Z].
             fixed: the same shape.
             mask: optional weights of the fixed image's voxels, the same shape.
+            labels: optional label maps of the moving and the fixed image, the same shape; for `overlap`.
+            seed: of the choice of structures.
 
         Returns:
             One `Pair` for each element of the batch: they have samples and weights of their own.
@@ -70,14 +86,21 @@ class Target(nn.Module):
         # MONAI's metadata would be copied in every operation.
         moving, fixed = moving.as_subclass(Tensor), fixed.as_subclass(Tensor)
         mask = None if mask is None else mask.as_subclass(Tensor)
-        for name, partner in (("fixed", fixed), ("mask", mask)):
+        labels = None if self.overlap is None or labels is None else labels
+        moving_label, fixed_label = labels or (None, None)
+        partners = {"fixed": fixed, "mask": mask, "moving_label": moving_label, "fixed_label": fixed_label}
+        for name, partner in partners.items():
             if partner is not None and partner.shape != moving.shape:
                 raise ShapeError(name, str(list(moving.shape)), partner.shape)
         pairs = []
         for b in range(moving.shape[0]):
             part = slice(b, b + 1)
             fixed_part = self.likelihood.precompute(fixed[part])  # type: ignore[operator]
-            pairs.append(Pair(moving[part], fixed_part, None if mask is None else mask[part]))
+            pair = Pair(moving[part], fixed_part, None if mask is None else mask[part])
+            if self.overlap is not None and moving_label is not None and fixed_label is not None:
+                maps = (moving_label[part].as_subclass(Tensor), fixed_label[part].as_subclass(Tensor))
+                pair = pair._replace(labels=maps, structures=tuple(self.overlap.choose(fold(seed, b))))
+            pairs.append(pair)
         return pairs
 
     def displacement(self, z: Tensor, shape: Sequence[int]) -> Tensor:
@@ -86,8 +109,12 @@ class Target(nn.Module):
 
     def log_likelihood(self, pair: Pair, z: Tensor) -> Tensor:
         """log p(I_f | I_m ∘ Z) of fields [N, 3, x, y, z]; shape [N], float64."""
-        warped = warp(pair.moving, self.displacement(z, pair.shape))
-        return self.likelihood(pair.fixed, warped, pair.mask)
+        ddf = self.displacement(z, pair.shape)
+        value = self.likelihood(pair.fixed, warp(pair.moving, ddf), pair.mask)
+        if self.overlap is not None and pair.labels is not None:
+            moving_label, fixed_label = pair.labels
+            value = value + self.overlap(fixed_label, moving_label, ddf, pair.structures)
+        return value
 
     def log_prior(self, z: Tensor) -> Tensor:
         """log p(Z) of fields [N, 3, x, y, z]; shape [N], float64."""
