@@ -26,7 +26,7 @@ class LinearGaussianTarget(nn.Module):
         self.design = design  # A, (m, D)
         self.prior_precision = prior_precision  # τ
 
-    def prepare(self, moving: Tensor, fixed: Tensor, mask: Tensor | None = None) -> list[Tensor]:
+    def prepare(self, moving: Tensor, fixed: Tensor, mask=None, labels=None, seed=0) -> list[Tensor]:
         return list(moving.flatten(1)[:, : self.design.shape[0]])
 
     def log_likelihood(self, y: Tensor, z: Tensor) -> Tensor:
