@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from scripts.gaussian.backends import torch_products
-from scripts.gaussian.errors import BackendError
+from scripts.gaussian.errors import BackendError, FactorizationError
 from scripts.gaussian.sparse import coordinates, from_columns, to_columns
 from scripts.gaussian.stencil import CHANNELS, Stencil
 
@@ -36,12 +36,13 @@ def pack(stencil: Stencil, entries: Tensor, transpose: bool) -> Packed:
 
     Raises:
         BackendError: if the matrix is too large for cholespy's 32-bit indices.
+        FactorizationError: if L is nearly singular.
     """
     del transpose
     entries = entries.detach()
     solver = cholespy.CholeskySolverD if entries.dtype == torch.float64 else cholespy.CholeskySolverF
     solvers = []
-    for element in entries:
+    for number, element in enumerate(entries):
         rows, columns, values = (t.cpu().numpy() for t in coordinates(stencil, element))
         size = CHANNELS * element[0].numel()
         factor = scipy.sparse.csr_matrix((values.astype(np.float64), (rows, columns)), shape=(size, size))
@@ -51,7 +52,12 @@ def pack(stencil: Stencil, entries: Tensor, transpose: bool) -> Packed:
         arrays = (product.row.astype(np.int32), product.col.astype(np.int32), product.data)
         # The solver works where the arrays are.
         on_device = [torch.from_numpy(a).to(entries.device) if entries.is_cuda else a for a in arrays]
-        solvers.append(solver(size, *on_device, cholespy.MatrixType.COO))
+        try:
+            solvers.append(solver(size, *on_device, cholespy.MatrixType.COO))
+        except ValueError as error:
+            diagonal = element[:CHANNELS]
+            extremes = float(diagonal.min()), float(diagonal.max())
+            raise FactorizationError(number, len(entries), *extremes) from error
     return Packed(entries, tuple(solvers))
 
 
