@@ -50,7 +50,7 @@ class FactorizationError(GaussianError):
     def __init__(self, element: int, total: int, smallest: float, largest: float) -> None:
         super().__init__(
             f"cholespy cannot factorize L Lᵀ of batch element {element} (of {total}): L is nearly singular, "
-            f"its diagonal goes from {smallest:.3g} to {largest:.3g}; the numba and torch backends need no factorization"
+            f"its diagonal goes from {smallest:.3g} to {largest:.3g}; numba and torch need no factorization"
         )
 
 
