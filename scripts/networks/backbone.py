@@ -6,16 +6,18 @@ import itertools
 from collections.abc import Sequence
 
 import torch
-from monai.networks.blocks import Convolution
 from torch import Tensor, nn
+
+from scripts.networks.convolution import Conv3d
 
 SLOPE = 0.2
 
 
-def _convolution(in_channels: int, out_channels: int, strides: int = 1) -> nn.Module:
+def _convolution(in_channels: int, out_channels: int, stride: int = 1) -> nn.Module:
     """3x3x3 convolution and leaky ReLU, no bias, no normalization."""
-    activation = ("LEAKYRELU", {"negative_slope": SLOPE})
-    block = Convolution(3, in_channels, out_channels, strides=strides, bias=False, adn_ordering="A", act=activation)
+    block = nn.Sequential()
+    block.add_module("conv", Conv3d(in_channels, out_channels, stride))
+    block.add_module("activation", nn.LeakyReLU(SLOPE))
     # Without normalization, torch's default would shrink the features by half in every layer.
     nn.init.kaiming_normal_(block.get_parameter("conv.weight"), a=SLOPE)
     return block
@@ -38,7 +40,7 @@ class UNetBackbone(nn.Module):
         self.stem = _convolution(in_channels, channels[0])
         self.down = nn.ModuleList()
         for above, here in itertools.pairwise(channels):
-            self.down.append(nn.Sequential(_convolution(above, here, strides=2), _convolution(here, here)))
+            self.down.append(nn.Sequential(_convolution(above, here, stride=2), _convolution(here, here)))
         # From the coarsest level back to half resolution: upsample, join with the encoder's features, convolve.
         self.up = nn.ModuleList(
             nn.Sequential(_convolution(below + here, here), _convolution(here, here))
@@ -75,8 +77,8 @@ class MonaiBackbone(nn.Module):
     def __init__(self, network: nn.Module, features: int, channels: Sequence[int] = (24, 24), stride: int = 16) -> None:
         super().__init__()
         self.network = network
-        self.to_half = _convolution(features, channels[0], strides=2)
-        self.to_quarter = _convolution(channels[0], channels[1], strides=2)
+        self.to_half = _convolution(features, channels[0], stride=2)
+        self.to_quarter = _convolution(channels[0], channels[1], stride=2)
         self.out_channels = (channels[0], channels[1])
         self.stride = stride
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from scripts.gaussian.errors import ShapeError
 from scripts.gaussian.stencil import CHANNELS
 from scripts.networks.backbone import UNetBackbone
+from scripts.networks.convolution import Conv3d
 from scripts.networks.layout import ProposalLayout
 from scripts.networks.weight_scale import WeightScale
 
@@ -76,8 +77,8 @@ class ProposalNetwork(nn.Module):
         return torch.cat(parts, dim=1)
 
 
-def _head(in_channels: int, out_channels: int, gain: float) -> nn.Conv3d:
+def _head(in_channels: int, out_channels: int, gain: float) -> Conv3d:
     """A 3x3x3 convolution without bias whose output has about `gain` times the features' root mean square."""
-    head = nn.Conv3d(in_channels, out_channels, 3, padding=1, bias=False)
+    head = Conv3d(in_channels, out_channels)
     nn.init.normal_(head.weight, std=gain / math.sqrt(27 * in_channels))
     return head
