@@ -1,0 +1,1 @@
+"""Files at the border: grids in space, NIfTI, ITK transforms, the posterior on disk."""

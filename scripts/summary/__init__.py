@@ -1,0 +1,1 @@
+"""What the weighted fields of one pair say, in the fixed image's space: moments, folds, labels, volumes, modes."""
