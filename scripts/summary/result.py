@@ -31,7 +31,6 @@ class LabelResult:
     probability: np.ndarray  # its probability, float32
     entropy: np.ndarray  # nats, float32
     volumes: list[StructureVolume]
-    boundary: np.ndarray  # float32: probability that the most probable boundary is not here; see `boundary_band`
     fixed_label: np.ndarray | None = None
 
 
