@@ -34,6 +34,12 @@ EXPRESSIONS = {
     "$@output_dir + '/model.pt'",
     "$@output_dir + '/evaluation_' + @split",
     "$@evaluator.run()",
+    "$@bundle_root + '/output/inference'",
+    "$@bundle_root",
+    "$@bundle_root + '/models/model.pt'",
+    "$@network_def.stride",
+    "$@output_dir + '/example'",
+    "$@application.run()",
     "$0.5 ** 0.5",
     "$2 * 0.01 * 8 / 9",
 }

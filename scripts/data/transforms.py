@@ -31,7 +31,7 @@ from scripts.data.loading import IntegerLabeld, LoadVolumed, ScaleBraind, is_lab
 
 FIXED_KEYS = ("fixed", "fixed_label")
 MOVING_KEYS = ("moving", "moving_label")
-_AXIS_LABELS = (("L", "R"), ("P", "A"), ("I", "S"))
+AXIS_LABELS = (("L", "R"), ("P", "A"), ("I", "S"))
 
 
 class PlainCompose(Compose):
@@ -76,11 +76,11 @@ def load_transforms(
     images, labels = [key for key in keys if not is_label(key)], [key for key in keys if is_label(key)]
     steps: list[Any] = [
         LoadVolumed(keys, allow_missing_keys=True),
-        Orientationd(keys, axcodes=axcodes, labels=_AXIS_LABELS, allow_missing_keys=True),
+        Orientationd(keys, axcodes=axcodes, labels=AXIS_LABELS, allow_missing_keys=True),
     ]
     if pixdim is not None:
         modes = ["nearest" if is_label(key) else "bilinear" for key in keys]
-        steps.append(_spacing(keys, pixdim, modes))
+        steps.append(spacing_transform(keys, pixdim, modes))
     if percentile is not None and images:
         steps.append(ScaleBraind(images, percentile, allow_missing_keys=True))
     if roi_size is not None:
@@ -90,7 +90,8 @@ def load_transforms(
     return PlainCompose(steps)
 
 
-def _spacing(keys: Sequence[str], pixdim: Sequence[float] | float, modes: list[str]) -> Spacingd:
+def spacing_transform(keys: Sequence[str], pixdim: Sequence[float] | float, modes: list[str]) -> Spacingd:
+    """Resample volumes to these voxel sizes in mm, one mode of interpolation a key; the volume's extent is kept."""
     sizes = (pixdim,) * 3 if isinstance(pixdim, int | float) else tuple(pixdim)
     # scale_extent: a coarse voxel covers whole fine ones, so that the volume's center stays where it is.
     # ensure_same_shape looks for the first key, which an item may lack.

@@ -20,7 +20,8 @@ from scripts.evaluation.overlap import dice_per_structure
 from scripts.evaluation.pair_result import CURVES, FRACTIONS, PAIR_SCORES, RIBBON_SCORES, PairResult
 from scripts.evaluation.ribbon import label_ribbons
 from scripts.gaussian import StructuredGaussian
-from scripts.inference.proposals import CHUNK, redraw, sample_posterior
+from scripts.inference.chunks import CHUNK
+from scripts.inference.proposals import redraw, sample_posterior
 from scripts.registration.similarity import local_ncc
 from scripts.registration.target import Target
 from scripts.registration.warp import warp, warp_labels

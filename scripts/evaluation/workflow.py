@@ -14,7 +14,7 @@ import torch
 from ignite.engine import Engine, Events
 from monai.data import DataLoader
 from monai.engines import Evaluator
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 from tqdm import tqdm
@@ -27,8 +27,9 @@ from scripts.evaluation.pair_result import PairResult
 from scripts.evaluation.results import PathLike, ResultStore, write_atomically
 from scripts.evaluation.table import Summary, format_tables, summarize_results, to_json
 from scripts.gaussian.noise import fold
-from scripts.inference.proposals import CHUNK
+from scripts.inference.chunks import CHUNK
 from scripts.networks.layout import ProposalLayout
+from scripts.networks.weight_scale import trained_scale
 from scripts.registration.target import Target
 
 logger = logging.getLogger(__name__)
@@ -222,7 +223,7 @@ class Evaluation(Evaluator):
         del engine
         self._scale = self.scale
         if self._scale is None and not self.layout.deterministic:
-            self._scale = _trained_scale(self.networks[0])
+            self._scale = trained_scale(self.networks[0])
         self.store.check_settings(self._settings())
         if len(self.store):
             logger.info("%s holds %d pairs: going on from there", self.store.folder, len(self.store))
@@ -279,12 +280,6 @@ class Evaluation(Evaluator):
                 if isinstance(value, int | float | str) and key != "training" and not key.startswith("_"):
                     settings[f"target.{path}.{key}" if path else f"target.{key}"] = value
         return {**settings, "weights": _fingerprint(self.networks)}
-
-
-def _trained_scale(network: nn.Module) -> float | None:
-    """σ_α that training left in the network; None if it left none."""
-    value = getattr(getattr(network, "weight_scale", None), "value", None)
-    return float(value) if isinstance(value, Tensor) and bool(value.isfinite()) else None
 
 
 def _fingerprint(module: nn.Module) -> str:

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from scripts.gaussian import StructuredGaussian
 from scripts.gaussian.errors import ShapeError
 from scripts.gaussian.noise import fold
-from scripts.inference.proposals import CHUNK, weigh_proposals
+from scripts.inference.chunks import CHUNK
+from scripts.inference.proposals import weigh_proposals
 from scripts.inference.weights import effective_sample_size, normalize, resample
 from scripts.networks.layout import ProposalLayout
 from scripts.networks.weight_scale import WeightScale

@@ -10,11 +10,9 @@ from torch import Tensor
 
 from scripts.gaussian import StructuredGaussian
 from scripts.gaussian.errors import ShapeError
+from scripts.inference.chunks import CHUNK, run_in_chunks
 from scripts.inference.weights import effective_sample_size, normalize, pareto_khat, resample
 from scripts.registration.target import Pair, Target
-
-CHUNK = 32
-"""Proposals drawn at a time: a block of the numba solver."""
 
 
 class Weighted(NamedTuple):
@@ -48,7 +46,7 @@ def weigh_proposals(
         pair: the images.
         count: N.
         seed: of the proposals.
-        chunk: proposals in memory at a time.
+        chunk: proposals in memory at a time; fewer if memory runs out.
         progress: called with the number of proposals done after each chunk.
 
     Raises:
@@ -58,17 +56,21 @@ def weigh_proposals(
     _check_single(gaussian)
     if count < 1:
         raise ValueError(f"the number of proposals must be positive, got {count}")
-    likelihoods, priors, proposals = [], [], []
-    with torch.no_grad():
-        for indices in chunks(count, chunk):
-            noise = gaussian.noise(indices=indices, seed=seed)
-            proposals.append(gaussian.log_prob_from_noise(noise)[:, 0])
-            z = gaussian.rsample(noise=noise, overwrite=True)[:, 0]
-            likelihoods.append(target.log_likelihood(pair, z))
-            priors.append(target.log_prior(z))
-            if progress is not None:
-                progress(indices.stop)
-    return Weighted(torch.cat(likelihoods), torch.cat(priors), torch.cat(proposals), seed)
+
+    @torch.no_grad()
+    def weigh(indices: range) -> Tensor:
+        noise = gaussian.noise(indices=indices, seed=seed)
+        log_q = gaussian.log_prob_from_noise(noise)[:, 0]
+        z = gaussian.rsample(noise=noise, overwrite=True)[:, 0]
+        return torch.stack([target.log_likelihood(pair, z), target.log_prior(z), log_q.double()])
+
+    parts = []
+    for indices, part in run_in_chunks(count, chunk, weigh):
+        parts.append(part)
+        if progress is not None:
+            progress(indices.stop)
+    likelihood, prior, proposal = torch.cat(parts, dim=1)
+    return Weighted(likelihood, prior, proposal, seed)
 
 
 class Posterior(NamedTuple):
@@ -122,21 +124,14 @@ def spread_of(log_weights: Tensor) -> float:
     return spread if spread > 0 else 1.0
 
 
-def chunks(count: int, size: int) -> Iterator[range]:
-    """Consecutive ranges that cover 0 … count − 1."""
-    if size < 1:
-        raise ValueError(f"the chunk must be positive, got {size}")
-    for start in range(0, count, size):
-        yield range(start, min(start + size, count))
-
-
 def redraw(
     gaussian: StructuredGaussian, indices: list[int], seed: int, chunk: int = CHUNK
 ) -> Iterator[tuple[range, Tensor]]:
     """The named samples of a seed again, in chunks: (positions in `indices`, fields [n, 3, x, y, z])."""
     _check_single(gaussian)
-    for part in chunks(len(indices), chunk):
-        yield part, gaussian.sample(indices=[indices[i] for i in part], seed=seed)[:, 0]
+    yield from run_in_chunks(
+        len(indices), chunk, lambda part: gaussian.sample(indices=[indices[i] for i in part], seed=seed)[:, 0]
+    )
 
 
 def _check_single(gaussian: StructuredGaussian) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +23,6 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     part = path.with_name(f".part-{secrets.token_hex(4)}-{path.name}")
     try:
         yield part
-        os.replace(part, path)
+        part.replace(path)
     finally:
         part.unlink(missing_ok=True)

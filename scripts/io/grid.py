@@ -58,3 +58,14 @@ class Grid:
     def same_as(self, other: Grid, tolerance: float = 1e-3) -> bool:
         """Whether both have the same voxels, to a part of a millimeter."""
         return self.shape == other.shape and float(np.abs(self.affine - other.affine).max()) < tolerance
+
+
+def affine_displacement(grid: Grid, matrix: np.ndarray) -> np.ndarray:
+    """How far an affine map (4, 4) of RAS mm moves each voxel's center: [3, X, Y, Z], mm, float32."""
+    to_shift = (matrix - np.eye(4)) @ grid.affine
+    i, j, k = (np.arange(size, dtype=np.float64) for size in grid.shape)
+    out = np.empty((3, *grid.shape), dtype=np.float32)
+    for axis in range(3):
+        a, b, c, offset = to_shift[axis]
+        out[axis] = (a * i + offset)[:, None, None] + (b * j)[:, None] + c * k
+    return out

@@ -38,3 +38,9 @@ class WeightScale(nn.Module):
         average = torch.where(known, self.decay * self.value + (1 - self.decay) * spread, spread)
         self.value.copy_(torch.where(average.isfinite() & (average > 0), average, self.value))
         return torch.where(self.value > 0, self.value, 1.0)
+
+
+def trained_scale(network: nn.Module) -> float | None:
+    """σ_α that training left in a network; None if it left none."""
+    value = getattr(getattr(network, "weight_scale", None), "value", None)
+    return float(value) if isinstance(value, Tensor) and bool(value > 0) else None

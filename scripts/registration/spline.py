@@ -44,30 +44,61 @@ def upsample(field: Tensor, factor: int = 2, shape: Sequence[int] | None = None)
         raise ShapeError(
             "field", f"[B, C, x, y, z] with x = ceil(X / {factor}) for the image grid {sizes}", field.shape
         )
-    along_x, along_y, along_z = (
-        _interpolation(n, size, factor, field.dtype, field.device) for n, size in zip(grid, sizes, strict=True)
+    return _along_axes(
+        field, [_interpolation(n, size, factor, field.dtype, field.device) for n, size in zip(grid, sizes, strict=True)]
     )
+
+
+def evaluate(field: Tensor, positions: Sequence[Tensor], degree: int = 3) -> Tensor:
+    """Evaluate the spline on another grid whose axes are parallel to the field's.
+
+    Args:
+        field: control points, shape [B, C, x, y, z].
+        positions: for each axis, where on it, in field voxels; shapes (X,), (Y,), (Z,). Beyond the grid's ends the last
+            control point is repeated.
+        degree: 3, or 1 for linear interpolation between the values.
+
+    Returns:
+        shape [B, C, X, Y, Z].
+
+    Raises:
+        ShapeError: for another shape.
+    """
+    check_volume("field", field)
+    weights = [_weights(where.double().cpu(), n, degree) for where, n in zip(positions, field.shape[2:], strict=True)]
+    return _along_axes(field, [weight.to(field.device, field.dtype) for weight in weights])
+
+
+def _along_axes(field: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """(Wx ⊗ Wy ⊗ Wz) field, an axis at a time; field [B, C, x, y, z], weights [X, x], [Y, y], [Z, z]."""
+    along_x, along_y, along_z = weights
     batch, channels, x, y, z = field.shape
-    # (Wx ⊗ Wy ⊗ Wz) field, an axis at a time. Products with the dense W are 6 times as fast as strided sums and 20
-    # times as fast as convolutions (40×48×56 to 80×96×112 on a CPU); the gradient is the product with Wᵀ. No half
-    # precision: it would move voxels.
+    # Products with the dense W are 6 times as fast as strided sums and 20 times as fast as convolutions (40×48×56 to
+    # 80×96×112 on a CPU); the gradient is the product with Wᵀ. No half precision: it would move voxels.
     with torch.autocast(field.device.type, enabled=False):
         out = torch.matmul(along_x, field.reshape(batch * channels, x, y * z))
         out = torch.matmul(along_y, out.reshape(-1, y, z))
         out = out.reshape(-1, z) @ along_z.T
-    return out.reshape(batch, channels, *sizes)
+    return out.reshape(batch, channels, *(weight.shape[0] for weight in weights))
 
 
 @functools.lru_cache(maxsize=32)
 def _interpolation(controls: int, size: int, factor: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """W of one axis: value_i = Σ_j W_ij control_j, four neighbors a row; shape [size, controls]."""
+    """W of one axis of an image grid, shape [size, controls]."""
     with torch.inference_mode(False):  # a cached inference tensor could not serve a later training step
         position = (torch.arange(size, dtype=torch.float64) + 0.5) / factor - 0.5
-        first = position.floor()
-        t = position - first
+        return _weights(position, controls).to(device, dtype)
+
+
+def _weights(position: Tensor, controls: int, degree: int = 3) -> Tensor:
+    """W of one axis: value_i = Σ_j W_ij control_j, a few neighbors a row; position (n,), W [n, controls], float64."""
+    first = position.floor()
+    t = position - first
+    if degree == 1:
+        pieces, neighbors = torch.stack([1 - t, t], dim=1), torch.arange(2)
+    else:
         # the four cubic B-spline pieces over [j, j + 1), of the controls j − 1 … j + 2
-        pieces = ((1 - t) ** 3, 3 * t**3 - 6 * t**2 + 4, -3 * t**3 + 3 * t**2 + 3 * t + 1, t**3)
-        neighbors = (first.long()[:, None] + torch.arange(-1, 3)).clamp(0, controls - 1)
-        weights = torch.zeros(size, controls, dtype=torch.float64)
-        weights.scatter_add_(1, neighbors, torch.stack(pieces, dim=1) / 6)
-        return weights.to(device, dtype)
+        cubic = ((1 - t) ** 3, 3 * t**3 - 6 * t**2 + 4, -3 * t**3 + 3 * t**2 + 3 * t + 1, t**3)
+        pieces, neighbors = torch.stack(cubic, dim=1) / 6, torch.arange(-1, 3)
+    columns = (first.long()[:, None] + neighbors).clamp(0, controls - 1)
+    return torch.zeros(len(position), controls, dtype=torch.float64).scatter_add_(1, columns, pieces)

@@ -38,8 +38,12 @@ class DisplacementTransform(nn.Module):
         Raises:
             ShapeError: for another shape.
         """
+        return upsample(self.control_points(z), self.factor, shape)
+
+    def control_points(self, z: Tensor) -> Tensor:
+        """Control points of the spline that the displacement is, in image voxels: z itself, [N, 3, x, y, z]."""
         check_volume("z", z, 3)
-        return upsample(z, self.factor, shape)
+        return z
 
 
 class VelocityTransform(nn.Module):
@@ -66,7 +70,7 @@ class VelocityTransform(nn.Module):
             raise OptionError("steps", "at least 1", steps)
         if grid not in ("field", "image"):
             raise OptionError("grid", "'field' or 'image'", grid)
-        self.factor, self.grid = factor, grid
+        self.factor, self.steps, self.grid = factor, steps, grid
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*native grid_sample.*")  # it is what we want
             # Beyond the border the velocity goes on: stopping it there (MONAI's default) tears the map.
@@ -88,8 +92,19 @@ class VelocityTransform(nn.Module):
         check_volume("z", z, 3)
         if self.grid == "image":
             return self._flow(upsample(z, self.factor, shape))
+        return upsample(self.control_points(z), self.factor, shape)
+
+    def control_points(self, z: Tensor) -> Tensor:
+        """Control points of the spline that the displacement is, in image voxels, [N, 3, x, y, z].
+
+        Raises:
+            OptionError: when the velocity is integrated on the image grid, so that the displacement is no such spline.
+        """
+        check_volume("z", z, 3)
+        if self.grid == "image":
+            raise OptionError("grid", "'field', for displacements on other grids than the image's", self.grid)
         # A displacement of d image voxels is one of d/factor field voxels.
-        return upsample(self._flow(z / self.factor) * self.factor, self.factor, shape)
+        return self._flow(z / self.factor) * self.factor
 
     def inverse(self, z: Tensor, shape: Sequence[int] | None = None) -> Tensor:
         """Displacements of the inverse map, the flow backward in time; as `forward`."""

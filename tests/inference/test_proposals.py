@@ -10,7 +10,7 @@ from scipy.special import softmax
 from scripts.gaussian import StructuredGaussian
 from scripts.gaussian.errors import ShapeError
 from scripts.inference.errors import WeightError
-from scripts.inference.proposals import Posterior, chunks, redraw, sample_posterior, spread_of, weigh_proposals
+from scripts.inference.proposals import Posterior, redraw, sample_posterior, spread_of, weigh_proposals
 from scripts.inference.weights import pareto_khat
 from scripts.registration.prior import DiffusionPrior
 from scripts.registration.similarity import NCCLikelihood
@@ -96,11 +96,6 @@ def test_progress_is_told_after_each_chunk():
     assert done == [4, 8, 10]
     sample_posterior(narrow(), target, pair, num_proposals=6, chunk=6, progress=done.append)
     assert done == [4, 8, 10, 6]
-
-
-def test_chunks_cover_everything_once():
-    assert list(chunks(7, 3)) == [range(3), range(3, 6), range(6, 7)]
-    assert list(chunks(0, 3)) == []
 
 
 @pytest.mark.parametrize(("count", "chunk"), [(0, 4), (-1, 4), (4, 0), (4, -2)])

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 from scipy.interpolate import BSpline
+from scipy.ndimage import map_coordinates
 
 from scripts.registration.errors import OptionError, ShapeError
-from scripts.registration.spline import upsample
+from scripts.registration.spline import evaluate, upsample
 from tests.registration.conftest import noise
 
 
@@ -100,3 +101,20 @@ def test_refuses_what_does_not_fit():
         upsample(torch.zeros(1, 3, 4, 4, 4), 2, (9, 8, 8))
     with pytest.raises(OptionError, match="factor"):
         upsample(torch.zeros(1, 3, 4, 4, 4), 0)
+
+
+class TestEvaluate:
+    """The same spline at other places."""
+
+    def test_agrees_with_upsample_on_the_image_grid(self):
+        field = torch.randn(2, 3, 4, 5, 6, dtype=torch.float64)
+        positions = [(torch.arange(2 * n) + 0.5) / 2 - 0.5 for n in (4, 5, 6)]
+        torch.testing.assert_close(evaluate(field, positions), upsample(field, 2))
+
+    @pytest.mark.parametrize(("degree", "order"), [(3, 3), (1, 1)])
+    def test_agrees_with_scipy_anywhere(self, degree, order):
+        field = torch.randn(1, 1, 4, 5, 6, dtype=torch.float64)
+        positions = [torch.linspace(-2.2, n + 1.7, 7, dtype=torch.float64) for n in (4, 5, 6)]
+        at = np.stack(np.meshgrid(*(where.numpy() for where in positions), indexing="ij"))
+        expected = map_coordinates(field[0, 0].numpy(), at, order=order, prefilter=False, mode="nearest")
+        np.testing.assert_allclose(evaluate(field, positions, degree)[0, 0].numpy(), expected, atol=1e-12)

@@ -1,0 +1,228 @@
+"""From the files of a new pair to what the model sees: any orientation, spacing and size in, the work grid out.
+
+The work grid has the fixed file's directions, turned to the model's order of axes, the model's spacing, and an extent
+that holds the brain and fits the network. The moving image is brought onto it in one interpolation, alignment included.
+
+| key | after |
+|---|---|
+| `fixed`, `moving` | [1, X, Y, Z] on the work grid, float32 in [0, 1] |
+| `fixed_mask` | [1, X, Y, Z] on the work grid, where the likelihood counts; only if a mask was given |
+| `fixed_file`, `moving_file` | the volumes as loaded, on their own grids |
+| `fixed_label`, `moving_label` | int32, on their own grids |
+| `alignment` | :class:`~scripts.alignment.align.Alignment` |
+| `warnings` | sentences for people |
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from monai.data import MetaTensor
+from monai.transforms import (
+    Compose,
+    CopyItemsd,
+    CropForegroundd,
+    GaussianSmooth,
+    MapTransform,
+    Orientationd,
+    ResampleToMatchd,
+    Transform,
+)
+from scipy.ndimage import binary_fill_holes
+
+from scripts.alignment.align import align, apply_alignment
+from scripts.alignment.checks import check_overlap, looks_stripped
+from scripts.data.errors import DataError
+from scripts.data.loading import IntegerLabeld, LoadVolumed, ScaleBraind
+from scripts.data.transforms import AXIS_LABELS, PlainCompose, spacing_transform
+from scripts.io.grid import Grid
+
+logger = logging.getLogger(__name__)
+
+FILE_KEYS = ("fixed", "moving", "fixed_label", "moving_label", "fixed_mask", "moving_mask")
+LARGEST_VOLUME = 2**31
+"""Voxels; more is a mistake in the header, not a scan."""
+
+
+def pair_input_transforms(
+    pixdim: float = 2.0,
+    stride: int = 8,
+    margin: int = 4,
+    axcodes: str = "LIA",
+    percentile: float = 99.8,
+    alignment: str = "auto",
+    seed: int = 0,
+) -> Compose:
+    """The transforms of a new pair, from a dictionary of paths.
+
+    Args:
+        pixdim: voxel size in mm that the model was trained at.
+        stride: of the network; sizes of the work grid are multiples of it.
+        margin: work voxels around the brain.
+        axcodes: the model's order of axes.
+        percentile: see :class:`~scripts.data.loading.ScaleBraind`.
+        alignment: none, rigid, affine or auto, see :func:`~scripts.alignment.align.align`.
+        seed: of the alignment's random sampling.
+    """
+    images, on_work = ("fixed", "moving"), ("fixed", "fixed_mask")
+    return PlainCompose(
+        [
+            LoadVolumed(FILE_KEYS, allow_missing_keys=True),
+            CheckPaird(),
+            CopyItemsd(keys=images, names=("fixed_file", "moving_file")),
+            StripByMaskd(),
+            ScaleBraind(images, percentile),
+            Alignd(alignment, seed),
+            Antialiasd(images, pixdim),
+            Orientationd(on_work, axcodes=axcodes, labels=AXIS_LABELS, allow_missing_keys=True),
+            spacing_transform(on_work, pixdim, ["bilinear", "nearest"]),
+            CropForegroundd(
+                on_work, source_key="fixed", margin=margin, k_divisible=stride, allow_smaller=False,
+                allow_missing_keys=True, start_coord_key=None, end_coord_key=None,
+            ),
+            ResampleToMatchd("moving", key_dst="fixed", mode="bilinear", padding_mode="zeros", dtype=np.float32),
+            IntegerLabeld(("fixed_label", "moving_label"), allow_missing_keys=True),
+            CheckMovingd(),
+        ]
+    )  # fmt: skip
+
+
+class CheckPaird(Transform):
+    """Refuse a pair that cannot be registered; collect what a person should know under `warnings`.
+
+    Raises:
+        DataError: for labels or masks that do not lie on their image's grid, and for absurd sizes.
+    """
+
+    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+        """Check one pair."""
+        item = dict(data)
+        item["warnings"] = list(item.get("warnings", []))
+        for role in ("fixed", "moving"):
+            grid = Grid.of(item[role])
+            if np.prod([float(size) for size in grid.shape]) > LARGEST_VOLUME:
+                raise DataError(f"{role} image: {grid.shape} voxels are more than this program can handle")
+            for kind in ("label", "mask"):
+                other = item.get(f"{role}_{kind}")
+                if other is not None and not Grid.of(other).same_as(grid, 0.01 * float(grid.spacing.min())):
+                    raise DataError(
+                        f"{role}_{kind}: its grid (shape {Grid.of(other).shape}) is not that of the {role} image "
+                        f"(shape {grid.shape}); resample it to the image with nearest-neighbor interpolation"
+                    )
+            if f"{role}_mask" in item:
+                if not bool((item[f"{role}_mask"] > 0).any()):
+                    raise DataError(f"{role}_mask: no voxel is above 0")
+                continue
+            stripped, why = looks_stripped(item[role])
+            if not stripped:
+                item["warnings"].append(
+                    f"The {role} image does not look skull-stripped ({why}). The model was trained on stripped brains: "
+                    f"expect a worse registration; strip it, or give a brain mask with --{role}_mask."
+                )
+                logger.warning(item["warnings"][-1])
+        return item
+
+
+class StripByMaskd(MapTransform):
+    """Set an image to 0 outside of its mask.
+
+    Holes in a mask (a lesion that should not count) are not cut out of the image, which would make edges: they are
+    only left out of the likelihood.
+    """
+
+    def __init__(self, roles: Sequence[str] = ("fixed", "moving")) -> None:
+        super().__init__(roles)
+
+    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+        """Strip one pair."""
+        item = dict(data)
+        for role in self.keys:
+            mask = item.get(f"{role}_mask")
+            if mask is None:
+                continue
+            filled = torch.from_numpy(binary_fill_holes(np.asarray(mask[0]) > 0))[None]
+            item[role] = item[role] * filled
+            item[f"{role}_mask"] = (mask > 0).to(torch.float32)
+        return item
+
+
+class Alignd(Transform):
+    """Align the moving image to the fixed one by changing its affine; nothing is resampled here.
+
+    Args:
+        method: none, rigid, affine or auto.
+        seed: of random sampling.
+
+    Raises:
+        DataError: when the two do not overlap in space and are not to be aligned, or for another method.
+    """
+
+    METHODS = ("none", "rigid", "affine", "auto")
+
+    def __init__(self, method: str = "auto", seed: int = 0) -> None:
+        self.method, self.seed = method, seed
+
+    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+        """Align one pair."""
+        # Here and not when the config is read, where MONAI would bury the message.
+        if self.method not in self.METHODS:
+            raise DataError(f"--align must be one of {', '.join(self.METHODS)}, got {self.method!r}")
+        item = dict(data)
+        fixed, moving = item["fixed"], item["moving"]
+        if self.method == "none":
+            check_overlap(Grid.of(fixed), Grid.of(moving))
+        alignment = align(fixed, moving, self.method, seed=self.seed)
+        logger.info(alignment.description)
+        item["alignment"] = alignment
+        item["moving"] = apply_alignment(moving, alignment.matrix)
+        return item
+
+
+class Antialiasd(MapTransform):
+    """Smooth an image before it is sampled at larger steps, as much as averaging over the larger voxel would.
+
+    A voxel that is f times as long averages over f small ones: a box of variance (f² − 1)/12.
+
+    Args:
+        keys: of images.
+        pixdim: the voxel size to come, in mm.
+    """
+
+    def __init__(self, keys: Sequence[str], pixdim: float) -> None:
+        super().__init__(keys)
+        self.pixdim = pixdim
+
+    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+        """Smooth the images of one pair."""
+        item = dict(data)
+        for key in self.keys:
+            ratio = self.pixdim / Grid.of(item[key]).spacing
+            sigma = np.sqrt(np.maximum(ratio**2 - 1, 0) / 12)
+            if (sigma > 0.2).any():
+                # MONAI's smoothing needs positive widths; 0.01 voxels change nothing.
+                item[key] = GaussianSmooth(np.maximum(sigma, 0.01).tolist())(item[key])
+        return item
+
+
+class CheckMovingd(Transform):
+    """Refuse a pair whose moving image is not to be seen where the fixed one is.
+
+    Raises:
+        DataError: with both bounding boxes.
+    """
+
+    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+        """Check one pair."""
+        item = dict(data)
+        moving: MetaTensor = item["moving"]
+        if not bool((moving.as_tensor() > 0).any()):
+            fixed, file = Grid.of(item["fixed_file"]).bounds.round(), Grid.of(item["moving_file"]).bounds.round()
+            raise DataError(
+                f"the moving brain (its image spans {file.tolist()} mm) does not reach the fixed one "
+                f"({fixed.tolist()} mm); try --align affine"
+            )
+        return item

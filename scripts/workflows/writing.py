@@ -1,0 +1,171 @@
+"""The files of one registration. They appear together: a folder is filled under another name and then renamed."""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.ndimage import affine_transform
+
+from scripts.data.errors import DataError
+from scripts.io.atomic import atomic_path
+from scripts.io.grid import Grid, affine_displacement
+from scripts.io.inverse import invert
+from scripts.io.itk import write_displacement, write_inverse_transform, write_transform
+from scripts.io.nifti import write_volume
+from scripts.io.posterior_file import StoredPosterior, save_posterior
+from scripts.report.page import write_report
+from scripts.summary.labels import write_volumes
+from scripts.summary.result import RegistrationResult
+
+DIAGNOSTICS = "diagnostics.json"
+
+
+@contextmanager
+def result_folder(folder: Path, sources: Mapping[str, str], overwrite: bool = False) -> Iterator[Path]:
+    """A folder to fill, which takes its final name when everything is written.
+
+    An earlier result of the same files is replaced; that of other files is not.
+
+    Args:
+        folder: the final name.
+        sources: role to path of the files that the result is made of.
+        overwrite: replace any earlier result.
+
+    Raises:
+        DataError: when the folder holds something else, or cannot be written.
+    """
+    check_folder(folder, sources, overwrite)
+    part = folder.with_name(f".part-{secrets.token_hex(4)}-{folder.name}")
+    try:
+        part.mkdir(parents=True)
+    except OSError as error:
+        raise DataError(f"cannot write to {folder.parent}: {error.strerror or error}") from error
+    try:
+        yield part
+        if folder.exists():
+            old = folder.with_name(f".old-{secrets.token_hex(4)}-{folder.name}")
+            folder.replace(old)
+            part.replace(folder)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            part.replace(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def check_folder(folder: Path, sources: Mapping[str, str], overwrite: bool = False) -> None:
+    """See :func:`result_folder`; to be called before the work, not after it."""
+    if not folder.exists() or overwrite:
+        return
+    if not folder.is_dir():
+        raise DataError(f"{folder} is a file; choose another --output_dir")
+    if not any(folder.iterdir()):
+        return
+    try:
+        earlier = json.loads((folder / DIAGNOSTICS).read_text(encoding="utf-8"))["files"]
+    except (OSError, ValueError, KeyError):
+        raise DataError(
+            f"{folder} exists and is not a result of `run inference`; choose another --output_dir"
+        ) from None
+    for role in ("fixed", "moving"):
+        if earlier.get(role) != sources[role]:
+            raise DataError(
+                f"{folder} holds the result of another pair ({role}: {earlier.get(role)}); "
+                "choose another --output_dir, or say --overwrite true"
+            )
+
+
+def write_result(
+    stored: StoredPosterior,
+    result: RegistrationResult,
+    folder: Path,
+    header: Any = None,
+    report: bool = True,
+) -> None:
+    """Write all files of a registration.
+
+    Args:
+        stored: the posterior.
+        result: what it says.
+        folder: where, exists.
+        header: the fixed file's NIfTI header, whose codes the volumes keep.
+        report: also write `report.html`.
+    """
+    grid, alignment = result.grid, result.alignment
+    inverse = invert(result.displacement, grid)
+    result.diagnostics["inverse_error_mm"] = inverse.mean_error_mm
+    result.diagnostics["inverse_largest_error_mm"] = inverse.max_error_mm
+
+    def volume(name: str, values: np.ndarray, description: str = "") -> None:
+        write_volume(folder / name, values, grid, header=header, description=description)
+
+    volume("warped.nii.gz", result.warped)
+    write_displacement(folder / "displacement.nii.gz", result.displacement, grid, alignment)
+    write_transform(folder / "transform.h5", result.displacement, grid, alignment)
+    write_displacement(folder / "inverse_displacement.nii.gz", total_inverse(inverse.field, grid, alignment), grid)
+    write_inverse_transform(folder / "inverse_transform.h5", inverse.field, grid, alignment)
+    volume("uncertainty_std.nii.gz", np.stack([result.std, *result.std_axes], axis=-1), "std mm: length, R, A, S")
+    volume(
+        "jacobian.nii.gz",
+        np.stack([result.log_jacobian, result.fold_probability], axis=-1),
+        "mean log-Jacobian, probability of a fold",
+    )
+    if result.labels is not None:
+        volume("labels.nii.gz", result.labels.label)
+        volume("label_probability.nii.gz", result.labels.probability)
+        volume("label_entropy.nii.gz", result.labels.entropy, "nats")
+        write_volumes(result.labels.volumes, folder / "volumes.csv")
+    for number, mode in enumerate(result.modes, start=1):
+        volume(f"modes/mode{number}_warped.nii.gz", mode.warped)
+        write_transform(folder / "modes" / f"mode{number}_transform.h5", mode.displacement, grid, alignment)
+    if result.modes:
+        shares = [
+            {"mode": number, "weight": mode.weight, "proposal": mode.sample}
+            for number, mode in enumerate(result.modes, start=1)
+        ]
+        write_json({"modes": shares, **result.diagnostics.get("modes", {})}, folder / "modes" / "modes.json")
+    save_posterior(stored, folder / "posterior.pt")
+    if report:
+        write_report(result, folder / "report.html")
+    write_json(result.diagnostics, folder / DIAGNOSTICS)
+
+
+def total_inverse(field: np.ndarray, grid: Grid, alignment: np.ndarray) -> np.ndarray:
+    """φ⁻¹(y) − y at the fixed grid's voxels y: the inverse alignment first, then the inverse field there.
+
+    Args:
+        field: inverse of the displacement without the alignment, [3, X, Y, Z], RAS mm.
+        grid: of the fixed image.
+        alignment: from fixed to moving RAS mm, (4, 4).
+
+    Returns:
+        shape [3, X, Y, Z], RAS mm.
+    """
+    back = np.linalg.inv(alignment)
+    between = np.linalg.inv(grid.affine) @ back @ grid.affine
+    moved = [affine_transform(part, between[:3, :3], between[:3, 3], order=1, mode="nearest") for part in field]
+    return np.stack(moved).astype(np.float32) + affine_displacement(grid, back)
+
+
+def write_json(content: Mapping[str, Any], path: Path) -> None:
+    """Plain JSON, with null for numbers that are none (NaN is not JSON)."""
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {str(key): clean(part) for key, part in value.items()}
+        if isinstance(value, list | tuple):
+            return [clean(part) for part in value]
+        if isinstance(value, float) and not math.isfinite(value):
+            return None
+        return value
+
+    with atomic_path(path) as part:
+        part.write_text(json.dumps(clean(content), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

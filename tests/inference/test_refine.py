@@ -1,0 +1,80 @@
+import pytest
+import torch
+from torch import nn
+
+from scripts.inference.objectives import SIRObjective
+from scripts.inference.refine import refine
+from scripts.networks import ProposalLayout
+from scripts.registration.prior import DiffusionPrior
+from scripts.registration.similarity import NCCLikelihood
+from scripts.registration.spline import upsample
+from scripts.registration.target import Target
+from scripts.registration.transform import DisplacementTransform
+from scripts.registration.warp import warp
+from tests.registration.conftest import brain_like
+
+
+@pytest.fixture
+def case():
+    """A brain, and the same brain under a smooth field of about a voxel; a proposal that knows nothing of it."""
+    torch.manual_seed(0)
+    moving = brain_like(16, 16, 16, dtype=torch.float32)
+    truth = 0.8 * upsample(torch.randn(1, 3, 4, 4, 4), 2)
+    fixed = warp(moving, upsample(truth, 2))
+    layout = ProposalLayout("voxel", 2, initial_std=0.05)
+    target = Target(NCCLikelihood(5, 0.5), DiffusionPrior(0.1), DiffusionPrior(0.1), DisplacementTransform())
+    objective = SIRObjective(target, layout, num_proposals=4, num_resampled=2)
+    return torch.zeros(1, layout.out_channels, 8, 8, 8), objective, moving, fixed, truth
+
+
+def test_it_finds_the_field_and_says_by_how_much(case):
+    raw, objective, moving, fixed, truth = case
+    refined = refine(raw, objective, moving, fixed, 40)
+    error = (refined.raw[:, :3] - truth).square().mean()
+    assert error < 0.5 * truth.square().mean()
+    pair = objective.target.prepare(moving, fixed)[0]
+    assert refined.before == pytest.approx(float(objective.target(pair, raw[:, :3])))
+    assert refined.after == pytest.approx(float(objective.target(pair, refined.raw[:, :3])))
+    assert refined.after > refined.before
+    assert torch.equal(refined.raw[:, 3:], raw[:, 3:])  # L and R were not asked for
+
+
+def test_all_parts_move_if_asked_for(case):
+    raw, objective, moving, fixed, _ = case
+    refined = refine(raw, objective, moving, fixed, 3, parts="all")
+    assert (refined.raw[:, 3:] != raw[:, 3:]).any()
+
+
+def test_same_seed_same_result_and_the_objective_is_left_alone(case):
+    raw, objective, moving, fixed, _ = case
+    steps = []
+    first = refine(raw, objective, moving, fixed, 3, seed=5, progress=steps.append)
+    again = refine(raw, objective, moving, fixed, 3, seed=5)
+    assert torch.equal(first.raw, again.raw)
+    assert steps == [1, 2, 3]
+    assert bool(objective.scale.value.isnan())  # no σ_α was taken in
+
+
+def test_steps_that_make_it_worse_are_taken_back(case):
+    raw, objective, moving, fixed, truth = case
+    good = raw.clone()
+    good[:, :3] = truth
+    refined = refine(good, objective, moving, fixed, 2, learning_rate=50.0)
+    assert torch.equal(refined.raw, good)
+    assert refined.after == refined.before
+
+
+def test_works_where_gradients_are_off_and_refuses_unknown_parts(case):
+    raw, objective, moving, fixed, _ = case
+    with torch.no_grad():
+        assert refine(raw, objective, moving, fixed, 1).raw.shape == raw.shape
+    with pytest.raises(ValueError, match="parts"):
+        refine(raw, objective, moving, fixed, 1, parts="R")
+
+
+def test_a_mask_leaves_the_rest_to_the_prior(case):
+    raw, objective, moving, fixed, _ = case
+    mask = torch.zeros_like(fixed)
+    assert isinstance(objective, nn.Module)
+    refined = refine(raw, objective, moving, fixed, 5, mask=mask)
+    assert torch.equal(refined.raw, raw)  # nothing to gain

@@ -1,0 +1,53 @@
+import csv
+
+import numpy as np
+import pytest
+
+from scripts.data.errors import DataError
+from scripts.workflows.points import Points, read_points, write_points
+
+
+def test_reads_names_and_turns_lps_to_ras(tmp_path):
+    path = tmp_path / "p.csv"
+    path.write_text("label, X ,y,z\nAC,1,2,3\n,-4,5.5,6e1\n")
+    ras, lps = read_points(path), read_points(path, "lps")
+    assert ras.names == ["AC", "2"]
+    np.testing.assert_array_equal(ras.ras, [[1, 2, 3], [-4, 5.5, 60]])
+    np.testing.assert_array_equal(lps.ras, [[-1, -2, 3], [4, -5.5, 60]])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b,c\n1,2,3\n", "columns x, y, z"),
+        ("x,y,z\n", "no points"),
+        ("x,y,z\n1,2\n", "line 2"),
+        ("x,y,z\n1,2,three\n", "line 2"),
+        ("x,y,z\n1,2,nan\n", "not finite"),
+    ],
+)
+def test_bad_files_are_named(tmp_path, text, message):
+    path = tmp_path / "p.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_points(path)
+    with pytest.raises(DataError, match="does not exist"):
+        read_points(tmp_path / "none.csv")
+    with pytest.raises(DataError, match="RAS or LPS"):
+        read_points(path, "SPL")
+
+
+def test_mean_covariance_and_radius_by_hand(tmp_path):
+    """Places (0,0,0) three times and (4,8,0) once: mean (1,2,0), covariance xx 3, xy 6, yy 12."""
+    samples = np.array([[[0.0, 0, 0]], [[4.0, 8, 0]]])
+    path = tmp_path / "moved.csv"
+    write_points(Points(["AC"], np.array([[7.0, 8, 9]])), samples, [3, 1], path)
+    (row,) = csv.DictReader(path.open())
+    assert row["name"] == "AC"
+    got = {key: float(value) for key, value in row.items() if key != "name"}
+    expected = {
+        "x_ras": 7, "y_ras": 8, "z_ras": 9, "mean_x_ras": 1, "mean_y_ras": 2, "mean_z_ras": 0, "mean_x_lps": -1,
+        "mean_y_lps": -2, "mean_z_lps": 0, "cov_xx_mm2": 3, "cov_xy_mm2": 6, "cov_xz_mm2": 0, "cov_yy_mm2": 12,
+        "cov_yz_mm2": 0, "cov_zz_mm2": 0, "radius_95_mm": 45**0.5,
+    }  # fmt: skip
+    assert got == pytest.approx(expected, abs=1e-4)
