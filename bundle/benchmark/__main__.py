@@ -1,11 +1,14 @@
-"""`python -m bundle.benchmark [solve | train | all]`: figures of this machine, a table and JSON in output/benchmark."""
+"""`python -m bundle.benchmark [solve | train | inference | all]`: figures of this machine.
+
+A table for people, and JSON in output/benchmark.
+"""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 
-BENCHMARKS = ("solve", "train")
+BENCHMARKS = ("solve", "train", "inference")
 
 
 def main() -> None:

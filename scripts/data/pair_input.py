@@ -102,6 +102,10 @@ class CheckPaird(Transform):
         """Check one pair."""
         item = dict(data)
         item["warnings"] = list(item.get("warnings", []))
+        for key in FILE_KEYS:
+            # Spacingd takes every key that starts with "fixed_" for metadata of "fixed" and fails, if this is there.
+            if key in item:
+                item[key].meta.pop("filename_or_obj", None)
         for role in ("fixed", "moving"):
             grid = Grid.of(item[role])
             if np.prod([float(size) for size in grid.shape]) > LARGEST_VOLUME:

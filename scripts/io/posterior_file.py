@@ -93,7 +93,7 @@ def save_posterior(stored: StoredPosterior, path: str | Path) -> None:
     content: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
-        "mean_of_proposal": stored.raw[0, :CHANNELS].cpu().contiguous(),
+        "mean_of_proposal": stored.raw[0, :CHANNELS].cpu().clone(),  # a view would drag all of raw into the file
         "parameters": stored.raw[0, CHANNELS:].half().cpu(),
         "layout": {
             "cross_channel": layout.stencil.cross_channel,
@@ -111,7 +111,7 @@ def save_posterior(stored: StoredPosterior, path: str | Path) -> None:
         "khat": stored.posterior.khat,
         "temperature": stored.temperature,
         "scale": stored.scale,
-        "mean_of_samples": stored.mean.cpu().contiguous(),
+        "mean_of_samples": stored.mean.cpu().clone(),
         "names": list(stored.names),
         "alignment": torch.from_numpy(np.ascontiguousarray(space.alignment)),
     }

@@ -138,6 +138,8 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 def _named(item: Mapping[str, str], name: str = "") -> dict[str, Any]:
     moving, fixed = stem(item["moving"]), stem(item["fixed"])
+    if moving == fixed:  # files that only their folders tell apart
+        moving, fixed = (_with_folder(item[role], name) for role, name in (("moving", moving), ("fixed", fixed)))
     folder = name or f"{moving}__to__{fixed}"
     if folder in (".", "..") or any(character in folder for character in "/\\"):
         raise DataError(f"the name {folder!r} cannot be a folder")
@@ -150,12 +152,16 @@ def _unique(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for item in items:
         if counts[item["name"]] > 1:
             for role in ("moving", "fixed"):
-                item[f"{role}_name"] = f"{Path(item[role]).parent.name}_{item[f'{role}_name']}"
+                item[f"{role}_name"] = _with_folder(item[role], stem(item[role]))
             item["name"] = f"{item['moving_name']}__to__{item['fixed_name']}"
     twice = [name for name, count in Counter(item["name"] for item in items).items() if count > 1]
     if twice:
         raise DataError(f"several pairs are called {shorten(twice)}; add a column 'name' to tell them apart")
     return items
+
+
+def _with_folder(path: str, name: str) -> str:
+    return f"{Path(path).absolute().parent.name}_{name}"
 
 
 def stem(path: str) -> str:

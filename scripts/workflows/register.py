@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from scripts.alignment.foreground import brain_mask
+from scripts.alignment.checks import brain_mask
 from scripts.data.errors import DataError
 from scripts.inference.chunks import chunk_that_fits
 from scripts.inference.objectives import SIRObjective

@@ -58,6 +58,9 @@ def test_it_loads_without_running_anything_and_takes_half_of_the_parameters(tmp_
     content = torch.load(path, weights_only=True)
     assert content["parameters"].dtype == torch.float16
     assert content["parameters"].shape[0] + 3 == stored.layout.out_channels
+    voxels = 8 * 6 * 4
+    needed = voxels * (2 * (stored.layout.out_channels - 3) + 4 * 3 + 4 * 3)
+    assert path.stat().st_size < needed + 20_000
 
 
 def test_other_files_are_refused(tmp_path):

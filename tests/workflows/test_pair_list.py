@@ -35,6 +35,12 @@ def test_many_pairs_come_from_a_list_with_paths_relative_to_it(tmp_path):
     assert second["moving_label"] == str(tmp_path / "l.nii.gz")
 
 
+def test_files_of_the_same_name_are_told_apart_by_their_folders():
+    (item,) = pair_list("/d/ann/t1.nii.gz", "/d/bob/t1.nii.gz")
+    assert item["name"] == "bob_t1__to__ann_t1"
+    assert (item["fixed_name"], item["moving_name"]) == ("ann_t1", "bob_t1")
+
+
 def test_pairs_of_the_same_file_names_get_their_folders_names(tmp_path):
     rows = "".join(f"{person}/t1.nii,{person}/t2.nii\n" for person in ("ann", "bob"))
     names = [item["name"] for item in pair_list(pairs=write(tmp_path / "p.csv", "fixed,moving\n" + rows))]

@@ -1,0 +1,210 @@
+"""Pre-alignment of a moving image to a fixed one: rigid or affine, by mutual information, with SimpleITK.
+
+Both images are looked at from 8 mm to 2 mm (`working`). The search starts where the headers, the volumes' middles or
+the brains' centers say (`starts`), goes on to a rigid map at 4 mm, an affine one at 4 mm, and the same at 2 mm.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from monai.data import MetaTensor
+from scipy.spatial.transform import Rotation
+from torch import Tensor
+
+from scripts.alignment.optimize import optimize
+from scripts.alignment.similarity import MutualInformation
+from scripts.alignment.starts import best_start
+from scripts.alignment.working import WorkingImage, working_image
+from scripts.data.errors import DataError
+from scripts.io.grid import Grid
+
+logger = logging.getLogger(__name__)
+
+Method = Literal["auto", "none", "rigid", "affine"]
+
+FINE_MM, COARSE_MM = 2.0, 4.0
+"""Voxel edges of the working images. The brains of two people do not match better than 2 mm anyway."""
+
+ALIGNED_MM = 3.5
+"""A pair counts as aligned if the best affine map at 4 mm moves the fixed brain's voxels by less, on average."""
+
+_COARSE_SAMPLES = 30_000
+_FINE_SAMPLES = 100_000
+_STRETCH = (0.5, 2.0)
+"""No two brains differ by more in length along any direction: an affine map that says so is wrong."""
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """A map between two images and what is known about it.
+
+    Attributes:
+        matrix: (4, 4) float64, from fixed to moving RAS mm: what a resampler needs that fetches the moving image's
+            values for the fixed image's voxels. The identity leaves the images as their headers say.
+        method: what was done in the end: none, rigid or affine.
+        description: one sentence for the terminal and the report.
+        similarity_before: mutual information of the images as their headers say, in nats, at 4 mm.
+        similarity_after: the same under `matrix`; never less.
+    """
+
+    matrix: np.ndarray
+    method: Literal["none", "rigid", "affine"]
+    description: str
+    similarity_before: float
+    similarity_after: float
+
+
+def align(
+    fixed: MetaTensor,
+    moving: MetaTensor,
+    method: Method = "auto",
+    fixed_mask: MetaTensor | None = None,
+    moving_mask: MetaTensor | None = None,
+    seed: int = 0,
+) -> Alignment:
+    """Find the map that brings a moving image onto a fixed one. The same input gives the same matrix.
+
+    ``auto`` looks how far the best affine map at 4 mm would move the fixed brain's voxels on average, and leaves the
+    pair alone below 3.5 mm (`ALIGNED_MM`): a deformable registration copes with that, and two different people do not
+    match any better. FIGURES
+
+    Args:
+        fixed: [1, X, Y, Z], finite, in any orientation.
+        moving: [1, X, Y, Z] on a grid of its own.
+        method: ``none``, ``rigid`` (6 parameters), ``affine`` (12), or ``auto``: affine if the pair is not aligned yet.
+        fixed_mask: [1, X, Y, Z] on the fixed image's grid: where the brain is. Without it, all foreground counts, so
+            that of an image that is not skull-stripped the head is aligned.
+        moving_mask: the same for the moving image.
+        seed: of the samples at which the images are compared.
+
+    Returns:
+        The map. It is never less similar than what the headers say: if nothing better is found, it is the identity.
+
+    Raises:
+        ValueError: when the method is unknown.
+        DataError: when a mask has another shape than its image, or is empty.
+    """
+    if method not in ("auto", "none", "rigid", "affine"):
+        raise ValueError(f"the alignment must be auto, none, rigid or affine, got {method!r} instead")
+    for role, image, mask in (("fixed", fixed, fixed_mask), ("moving", moving, moving_mask)):
+        _check_mask(role, image, mask)
+    # Images of thicker voxels have nothing to show at 2 mm.
+    edge = min(Grid.of(fixed).spacing.min(), Grid.of(moving).spacing.min())
+    spacing = FINE_MM if edge < 1.5 * FINE_MM else COARSE_MM
+    search = _Search(working_image(fixed, spacing, fixed_mask), working_image(moving, spacing, moving_mask), seed)
+    found: list[tuple[Literal["none", "rigid", "affine"], np.ndarray]] = [("none", np.eye(4))]
+    if method == "none":
+        return _report(search, found, "none")
+
+    rigid = search.improve(search.start(), affine=False)
+    if method == "rigid":
+        found.append(("rigid", search.improve(rigid, affine=False, fine=True)))
+        return _report(search, found, "rigid")
+    coarse = search.improve(rigid, affine=True)
+    moves = search.mean_displacement(coarse)
+    if method == "auto" and moves < ALIGNED_MM:
+        score = search.similarity(np.eye(4))
+        text = (
+            f"Not aligned, as the pair is already: an affine map would move the brain by {moves:.1f} mm on average; "
+            f"mutual information {score:.2f}"
+        )
+        return Alignment(np.eye(4), "none", text, score, score)
+    found.append(("rigid", rigid))
+    affine = search.improve(coarse, affine=True, fine=True)
+    stretches = np.linalg.svd(affine[:3, :3], compute_uv=False)
+    if _STRETCH[0] < stretches.min() and stretches.max() < _STRETCH[1] and np.linalg.det(affine[:3, :3]) > 0:
+        found.append(("affine", affine))
+    return _report(search, found, "affine")
+
+
+def apply_alignment(moving: MetaTensor, matrix: np.ndarray) -> MetaTensor:
+    """Move an image onto the fixed one by its affine alone: the same voxels, nothing is resampled.
+
+    Args:
+        moving: [1, X, Y, Z].
+        matrix: (4, 4), from fixed to moving RAS mm, as of `Alignment`.
+
+    Returns:
+        The same voxels with the affine matrix⁻¹ · affine; it may contain shears.
+
+    Raises:
+        ValueError: when the matrix has another shape or cannot be inverted.
+    """
+    matrix = np.asarray(matrix, dtype=np.float64)
+    if matrix.shape != (4, 4) or not np.isfinite(matrix).all() or abs(np.linalg.det(matrix)) < 1e-9:
+        raise ValueError(f"the alignment must be an invertible matrix of shape (4, 4), got {matrix.tolist()} instead")
+    affine = np.linalg.inv(matrix) @ np.asarray(moving.affine, dtype=np.float64)
+    meta: dict[str, Any] = {key: value for key, value in moving.meta.items() if key != "affine"}
+    return MetaTensor(moving.as_subclass(Tensor), affine=torch.from_numpy(affine), meta=meta)
+
+
+class _Search:
+    """The images of one pair at all resolutions, and the steps of the search."""
+
+    def __init__(self, fixed: WorkingImage, moving: WorkingImage, seed: int) -> None:
+        self.fine = fixed, moving
+        factor = round(max(COARSE_MM / fixed.spacing, 1.0))
+        self.coarse = fixed.coarser(factor), moving.coarser(factor)
+        self.seed = seed
+        self.similarity = MutualInformation(*self.coarse, seed)
+
+    def start(self) -> np.ndarray:
+        """Where to begin."""
+        fixed, moving = (image.coarser(2) for image in self.coarse)
+        return best_start(fixed, moving, self.seed)
+
+    def improve(self, matrix: np.ndarray, affine: bool, fine: bool = False) -> np.ndarray:
+        """Improve a map; it stays as it is if ITK cannot."""
+        images, samples = (self.fine, _FINE_SAMPLES) if fine else (self.coarse, _COARSE_SAMPLES)
+        step = images[0].spacing / 2 if fine else images[0].spacing
+        try:
+            return optimize(*images, matrix, affine, step, samples, seed=self.seed)
+        except RuntimeError as error:
+            logger.warning("alignment: ITK gave up, a rougher map is used (%s)", str(error).strip().split("\n")[-1])
+            return matrix
+
+    def mean_displacement(self, matrix: np.ndarray) -> float:
+        """By how many mm a map moves the fixed brain's voxels on average."""
+        points = self.coarse[0].brain_points
+        return float(np.linalg.norm(points @ matrix[:3, :3].T + matrix[:3, 3] - points, axis=1).mean())
+
+
+def _report(
+    search: _Search, found: list[tuple[Literal["none", "rigid", "affine"], np.ndarray]], wanted: str
+) -> Alignment:
+    """Choose the most similar of the maps found, and say what it is."""
+    scores = [search.similarity(matrix) for _, matrix in found]
+    best = int(np.argmax(scores))
+    method, matrix = found[best]
+    before, after = scores[0], scores[best]
+    if method == "none":
+        reason = "as asked for" if wanted == "none" else f"as no {wanted} map fits better than what the headers say"
+        return Alignment(matrix, method, f"Not aligned, {reason}; mutual information {before:.2f}", before, after)
+    center = search.fine[0].brain_points.mean(0)
+    distance = float(np.linalg.norm(matrix[:3, :3] @ center + matrix[:3, 3] - center))
+    u, _, vt = np.linalg.svd(matrix[:3, :3])  # the rotation is the orthogonal factor of the polar decomposition
+    angle = float(np.degrees(Rotation.from_matrix(u @ vt).magnitude()))
+    name = method.capitalize() if method == wanted else f"Warning: no {wanted} map fits better than a rigid one. Rigid"
+    growth = 100 * (float(np.linalg.det(matrix[:3, :3])) ** (1 / 3) - 1)
+    size = f", the moving one {abs(growth):.0f} % {'longer' if growth > 0 else 'shorter'}" if abs(growth) >= 1 else ""
+    text = (
+        f"{name} alignment: the brains were {distance:.1f} mm and {angle:.1f} degrees apart{size}; "
+        f"mutual information {before:.2f} -> {after:.2f}"
+    )
+    return Alignment(matrix, method, text, before, after)
+
+
+def _check_mask(role: str, image: MetaTensor, mask: MetaTensor | None) -> None:
+    if mask is None:
+        return
+    if mask.shape != image.shape:
+        raise DataError(
+            f"{role}_mask: expected the {role} image's shape {tuple(image.shape[1:])}, got {tuple(mask.shape[1:])}"
+        )
+    if not bool((mask > 0.5).any()):
+        raise DataError(f"{role}_mask: no voxel is inside, all values are below 0.5")

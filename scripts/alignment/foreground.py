@@ -1,0 +1,116 @@
+"""Where an image has something: the brain if it is skull-stripped, the head if it is not."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import ndimage
+
+CONSTANT_SHARE = 0.5
+"""So much of the volume's faces must have one and the same value for a background to count as constant."""
+
+_FAINT = 0.02
+"""Part of the image's range up to which a difference from a constant background is taken for ringing of a resampler."""
+
+
+def background_level(values: np.ndarray) -> tuple[float, float]:
+    """Value of the background, and the share of the volume's six faces that has exactly this value.
+
+    The faces rather than the corners: a resampled scan may be padded in the corners.
+
+    Args:
+        values: [X, Y, Z].
+
+    Returns:
+        The most frequent value of the faces if at least half of them have it, otherwise their median; and the share.
+    """
+    faces = _faces(values)
+    levels, counts = np.unique(faces, return_counts=True)
+    share = float(counts.max() / faces.size)
+    level = levels[counts.argmax()] if share >= CONSTANT_SHARE else np.median(faces)
+    return float(level), share
+
+
+def content(values: np.ndarray) -> np.ndarray:
+    """Mark the voxels that are not background, one by one.
+
+    With a constant background, those that differ from it by more than 2 % of the image's range; with a noisy one, those
+    that clearly exceed the noise after smoothing.
+
+    Args:
+        values: [X, Y, Z], finite.
+
+    Returns:
+        bool [X, Y, Z].
+    """
+    values = np.asarray(values, dtype=np.float32)
+    level, share = background_level(values)
+    if share < CONSTANT_SHARE:
+        return _above_noise(values)
+    contrast = np.abs(values - np.float32(level))
+    inside = contrast > 0
+    return contrast > _FAINT * np.percentile(contrast[inside], 98) if inside.any() else inside
+
+
+def foreground(values: np.ndarray) -> np.ndarray:
+    """Find what is not background as one connected part without holes.
+
+    Args:
+        values: [X, Y, Z], finite.
+
+    Returns:
+        bool [X, Y, Z]; everything if no background can be told from the rest, as in a crop from within the brain.
+    """
+    inside = content(values)
+    if not inside.any():
+        return np.ones_like(inside)
+    # Only the box that holds anything: half of a usual volume is background.
+    box = ndimage.find_objects(inside.astype(np.uint8))[0]
+    result = np.zeros_like(inside)
+    result[box] = largest_component(fill_holes(inside[box]))
+    return result
+
+
+def largest_component(mask: np.ndarray) -> np.ndarray:
+    """The largest part that is connected by faces; the first one of equally large ones. bool [X, Y, Z] to the same."""
+    parts, count = ndimage.label(mask)
+    if count < 2:
+        return mask
+    sizes = np.bincount(parts.ravel())
+    sizes[0] = 0
+    return parts == sizes.argmax()
+
+
+def fill_holes(mask: np.ndarray) -> np.ndarray:
+    """Fill what no path of outside voxels connects with the volume's faces. bool [X, Y, Z] to the same.
+
+    The same as SciPy's `binary_fill_holes`, but in one pass: that one dilates until nothing changes any more.
+    """
+    parts, count = ndimage.label(~mask)
+    open_parts = np.zeros(count + 1, dtype=bool)
+    open_parts[_faces(parts)] = True
+    open_parts[0] = False  # the mask itself
+    return ~open_parts[parts]
+
+
+def fill_slices(mask: np.ndarray) -> np.ndarray:
+    """Fill the holes of all slices along the three axes: also of a head that is cut open by the volume's edge."""
+    filled = mask.copy()
+    for axis in range(3):
+        for index in range(mask.shape[axis]):
+            where = (slice(None),) * axis + (index,)
+            filled[where] |= ndimage.binary_fill_holes(mask[where])
+    return filled
+
+
+def _above_noise(values: np.ndarray) -> np.ndarray:
+    smooth = ndimage.gaussian_filter(values, 1.0)
+    faces = _faces(smooth)
+    level = np.median(faces)
+    noise = 1.4826 * np.median(np.abs(faces - level))  # the standard deviation, were it normal; a cut neck is ignored
+    inside = smooth > level + max(4 * noise, 0.1 * (np.percentile(smooth, 98) - level))
+    return ndimage.binary_opening(inside)
+
+
+def _faces(values: np.ndarray) -> np.ndarray:
+    """The voxels of the six faces, one after the other."""
+    return np.concatenate([np.moveaxis(values, axis, 0)[end].ravel() for axis in range(3) for end in (0, -1)])

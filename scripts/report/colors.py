@@ -1,0 +1,110 @@
+"""The report's color scales: the same in its pictures, its color bars and its interactive view."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import matplotlib
+import numpy as np
+from matplotlib.colors import Colormap, LinearSegmentedColormap
+
+from scripts.data.labels import SEG35
+from scripts.summary.result import StructureVolume
+
+#: From light blue to yellow. Its dark middle is meant to be seen through, over black as over bright anatomy.
+COLD_HOT = LinearSegmentedColormap.from_list(
+    "cold_hot", ["#b5f1ff", "#3ba7ff", "#1c4be0", "#3a1c78", "#c4201a", "#ff7a1f", "#ffe79a"]
+)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How the values of an overlay become colors.
+
+    Attributes:
+        colormap: matplotlib's.
+        low: value of its first color.
+        high: value of its last color.
+        faint: opacity where nothing is to be seen: at `low`, or at the middle of a diverging scale.
+        strong: opacity at the far end.
+    """
+
+    colormap: Colormap
+    low: float
+    high: float
+    faint: float
+    strong: float
+
+    @property
+    def diverging(self) -> bool:
+        """Whether zero lies in its middle."""
+        return self.low < 0
+
+    def table(self) -> np.ndarray:
+        """256 colors with their opacity, uint8 [256, 4]."""
+        position = np.linspace(0.0, 1.0, 256)
+        strength = np.abs(2 * position - 1) ** 0.75 if self.diverging else np.sqrt(position)
+        colors = self.colormap(position)
+        colors[:, 3] = self.faint + (self.strong - self.faint) * strength
+        return np.round(255 * colors).astype(np.uint8)
+
+    def paint(self, values: np.ndarray) -> np.ndarray:
+        """Values [...] to colors with their opacity, float [..., 4] in 0..1."""
+        position = np.clip((np.nan_to_num(values) - self.low) / (self.high - self.low), 0.0, 1.0)
+        return self.table()[np.round(255 * position).astype(int)] / 255.0
+
+    def gradient(self, steps: int = 17) -> str:
+        """The scale as CSS, for a color bar; a diverging one as it looks over black."""
+        colors = self.table()[np.linspace(0, 255, steps).round().astype(int)] / 255.0
+        shown = colors[:, :3] * (colors[:, 3:] if self.diverging else 1.0)
+        return f"linear-gradient(90deg, {', '.join(matplotlib.colors.to_hex(color) for color in shown)})"
+
+
+def difference_scale(limit: float = 0.6) -> Scale:
+    """For differences of intensities, in shares of the range; nothing where there is none."""
+    return Scale(COLD_HOT, -limit, limit, 0.0, 1.0)
+
+
+def uncertainty_scale(high: float) -> Scale:
+    """For standard deviations in mm: anatomy shows through where there is little."""
+    return Scale(matplotlib.colormaps["inferno"], 0.0, nice_ceiling(high), 0.15, 0.9)
+
+
+def entropy_scale(high: float) -> Scale:
+    """For the entropy of labels, in nats."""
+    return Scale(matplotlib.colormaps["viridis"], 0.0, nice_ceiling(high), 0.0, 0.95)
+
+
+def jacobian_scale(limit: float) -> Scale:
+    """For log-Jacobians: 0 keeps the volume."""
+    limit = nice_ceiling(limit)
+    return Scale(COLD_HOT, -limit, limit, 0.0, 1.0)
+
+
+def nice_ceiling(value: float) -> float:
+    """The next of 1, 1.5, 2, 3, 4, 5, 6, 8 times a power of ten, so that a color bar ends at a round number.
+
+    Example:
+        >>> nice_ceiling(2.3), nice_ceiling(0.011), nice_ceiling(0.0)
+        (3.0, 0.015, 1.0)
+    """
+    if not math.isfinite(value) or value <= 0:
+        return 1.0
+    power = math.floor(math.log10(value))
+    for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10):
+        if value <= step * 10.0**power * (1 + 1e-9):
+            return float(f"{step * 10.0**power:.6g}")
+    return 10.0 ** (power + 1)
+
+
+def label_colors(volumes: Sequence[StructureVolume]) -> dict[int, tuple[int, int, int]]:
+    """A color for each label: FreeSurfer's where the structure's name is one of its own, else one of a cycle."""
+    known = {label.name: label.color for label in SEG35.values()}
+    cycle = [tuple(round(255 * part) for part in color) for color in matplotlib.colormaps["tab20"].colors]  # type: ignore[attr-defined]
+    colors = {}
+    for i, volume in enumerate(volumes):
+        red, green, blue = known.get(volume.name, cycle[i % len(cycle)])
+        colors[volume.label] = (red, green, blue)
+    return colors

@@ -1,0 +1,195 @@
+"""The report's figures as rows of text: key figures, volumes with their intervals, diagnostics, files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scripts.report.colors import nice_ceiling
+from scripts.report.findings import Findings
+from scripts.report.names import finite, number, percent, plain_name
+from scripts.report.words import tail_shape
+from scripts.summary.result import StructureVolume
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A key figure: what it is, its value, and a word about it."""
+
+    label: str
+    value: str
+    hint: str
+
+
+@dataclass(frozen=True)
+class VolumeRow:
+    """One structure of the table; positions on the chart are percent of its width, 50 is the mean."""
+
+    name: str
+    mean: str
+    interval: str
+    fixed: str
+    dice: str
+    left: float
+    right: float
+    truth: float | None
+    outside: bool  # the fixed image's own volume is not in the interval
+
+
+def key_figures(diagnostics: Mapping[str, Any], findings: Findings) -> list[Figure]:
+    """The figures that a reader wants first, as far as they are there."""
+    figures = []
+
+    def change(name: str, label: str, hint: str) -> None:
+        before, after = finite(diagnostics.get(f"{name}_before")), finite(diagnostics.get(f"{name}_after"))
+        if after is not None:
+            start = "" if before is None else f"{before:.2f} → "
+            figures.append(Figure(label, f"{start}{after:.2f}", hint))
+
+    change("ncc", "Similarity (local NCC)", "before → after; 1 is perfect")
+    change("dice", "Label overlap (Dice)", "before → after; 1 is perfect")
+    if findings.std_median is not None:
+        hint = f"half of the brain is below; {percent(0.95)} below {number(findings.std_high, 2)} mm"
+        figures.append(Figure("Uncertainty", f"{number(findings.std_median, 2)} mm", hint))
+    folds = finite(diagnostics.get("fold_percent_mean"))
+    if folds is not None:
+        figures.append(Figure("Folded voxels", percent(folds / 100), "of the mean map; 0 is ideal"))
+    ess, total = finite(diagnostics.get("ess")), finite(diagnostics.get("num_proposals"))
+    if ess is not None:
+        drawn = "" if total is None else f"of {total:,.0f} drawn; "
+        figures.append(Figure("Effective samples", number(ess, 2), f"{drawn}how many carry the result"))
+    khat = tail_shape(diagnostics)
+    if khat is not None:
+        figures.append(Figure("Pareto k̂", number(khat, 2), "of the weights; above 0.7 is unreliable"))
+    return figures
+
+
+def volume_rows(volumes: Sequence[StructureVolume]) -> tuple[list[VolumeRow], float]:
+    """Rows of the table of volumes, and the chart's half width as a share of the mean.
+
+    The chart shows intervals relative to each structure's mean, as structures differ in size a thousandfold.
+    """
+    spans = [0.05]
+    for volume in volumes:
+        if volume.mean > 0:
+            ends = (volume.lower, volume.upper) if volume.fixed is None else (volume.lower, volume.upper, volume.fixed)
+            spans.append(max(abs(end / volume.mean - 1) for end in ends))
+    # A few structures may run over the edge: they must not squeeze all others.
+    limit = min(nice_ceiling(float(np.percentile(spans, 90))), 1.0)
+
+    def position(value: float, mean: float) -> float:
+        share = (value / mean - 1) / limit if mean > 0 else 0.0
+        return 50 + 50 * min(1.0, max(-1.0, share))
+
+    rows = []
+    for volume in volumes:
+        fixed = volume.fixed
+        rows.append(
+            VolumeRow(
+                name=plain_name(volume.name),
+                mean=f"{volume.mean:,.0f}",
+                interval=f"{volume.lower:,.0f} – {volume.upper:,.0f}",
+                fixed="" if fixed is None else f"{fixed:,.0f}",
+                dice="" if finite(volume.dice) is None else f"{volume.dice:.3f}",
+                left=position(volume.lower, volume.mean),
+                right=position(volume.upper, volume.mean),
+                truth=None if fixed is None else position(fixed, volume.mean),
+                outside=fixed is not None and not volume.lower <= fixed <= volume.upper,
+            )
+        )
+    return rows, limit
+
+
+_DIAGNOSTICS = (
+    ("model", "Model", ""),
+    ("alignment", "Alignment before", "what was done before the network"),
+    ("num_proposals", "Proposals drawn", ""),
+    ("num_samples", "Samples kept", "drawn from the proposals by weight"),
+    ("ess", "Effective sample size", "1 / Σw²"),
+    ("largest_weight", "Largest weight", "of one proposal"),
+    ("khat", "Pareto k̂", "below 0.7 the weights can be trusted"),
+    ("temperature", "Temperature T", "sharpens the weights: softmax(T · log α / σ_α)"),
+    ("scale", "Scale σ_α", "spread of log α that counts as one"),
+    ("ncc_before", "NCC before", "mean squared local correlation in the brain"),
+    ("ncc_after", "NCC after", "of the mean warp"),
+    ("dice_before", "Dice before", "mean over structures"),
+    ("dice_after", "Dice after", "of the most probable labels"),
+    ("fold_percent_mean", "Folds of the mean map", "% of the voxels"),
+    ("fold_percent", "Folds of the samples", "% of the voxels, on average"),
+    ("inverse_error_mm", "Inverse error", "mm, forward and back, on average"),
+    ("seed", "Seed", "the same seed gives the same result"),
+)
+_SHARES = {"largest_weight"}
+_ELSEWHERE = {"seconds", "versions", "ess_share"}
+
+
+def diagnostic_rows(diagnostics: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Name, value and explanation of every diagnostic that is there; unknown ones come last, under their own names."""
+    rows = []
+    for key, name, hint in _DIAGNOSTICS:
+        if diagnostics.get(key) is not None:
+            rows.append((name, _value(key, diagnostics[key]), hint))
+    known = {key for key, _, _ in _DIAGNOSTICS} | _ELSEWHERE
+    rows += [
+        (key, _value(key, value), "")
+        for key, value in diagnostics.items()
+        if key not in known and isinstance(value, (str, int, float))
+    ]
+    return rows
+
+
+def _value(key: str, value: Any) -> str:
+    if isinstance(value, (str, bool)):
+        return str(value)
+    if key in _SHARES:
+        return percent(value)
+    # A seed or a count is written as it is.
+    return f"{value:d}" if isinstance(value, int) and key == "seed" else number(value, 4)
+
+
+def time_rows(diagnostics: Mapping[str, Any]) -> list[tuple[str, float, str]]:
+    """Name of a part of the work, its share of the whole in percent, and its seconds as text."""
+    seconds = diagnostics.get("seconds")
+    parts = {str(name): finite(value) for name, value in seconds.items()} if isinstance(seconds, Mapping) else {}
+    known = {name: value for name, value in parts.items() if value is not None}
+    # A total among the parts would count everything twice.
+    total = known.get("total") or sum(known.values()) or 1.0
+    return [
+        (name.replace("_", " "), min(100.0, 100 * value / total), f"{value:,.1f} s") for name, value in known.items()
+    ]
+
+
+def version_text(diagnostics: Mapping[str, Any]) -> str:
+    """Versions in one line."""
+    versions = diagnostics.get("versions")
+    pairs = versions.items() if isinstance(versions, Mapping) else ()
+    return " · ".join(f"{name} {version}" for name, version in pairs)
+
+
+def output_files(with_labels: bool, with_modes: bool) -> list[tuple[str, str]]:
+    """The files beside the report, and what each is for."""
+    files = [
+        ("warped.nii.gz", "the moving image in the fixed image's space"),
+        ("displacement.nii.gz", "mean displacement, ITK and ANTs convention (LPS, mm)"),
+        ("transform.h5", "the whole transform for ITK, with the alignment"),
+        ("inverse_displacement.nii.gz", "the way back"),
+        ("uncertainty_std.nii.gz", "standard deviation in mm: of the length, and along each axis"),
+        ("jacobian.nii.gz", "mean log-Jacobian, and the probability of a fold"),
+    ]
+    if with_labels:
+        files += [
+            ("labels.nii.gz", "most probable label"),
+            ("label_probability.nii.gz", "its probability"),
+            ("label_entropy.nii.gz", "how undecided the label is, in nats"),
+            ("volumes.csv", "volumes with their 95\u202f% credible intervals"),
+        ]
+    if with_modes:
+        files.append(("modes/", "each mode's transform and warped image"))
+    return [
+        *files,
+        ("posterior.pt", "everything needed to redraw each sample"),
+        ("diagnostics.json", "the figures of this page"),
+    ]
