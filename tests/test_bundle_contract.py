@@ -31,6 +31,8 @@ EXPRESSIONS = {
     "$@epoch_length * @batch_size",
     "$@train::trainer.run()",
     "$import torch",
+    "$import sys",
+    "$sys.path.insert(0, @bundle_root)",
     "$@output_dir + '/model.pt'",
     "$@output_dir + '/evaluation_' + @split",
     "$@evaluator.run()",

@@ -6,7 +6,6 @@ the brains' centers say (`starts`), goes on to a rigid map at 4 mm, an affine on
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,8 +21,6 @@ from scripts.alignment.starts import best_start
 from scripts.alignment.working import WorkingImage, working_image
 from scripts.data.errors import DataError
 from scripts.io.grid import Grid
-
-logger = logging.getLogger(__name__)
 
 Method = Literal["auto", "none", "rigid", "affine"]
 
@@ -159,14 +156,10 @@ class _Search:
         return best_start(fixed, moving, self.seed)
 
     def improve(self, matrix: np.ndarray, affine: bool, fine: bool = False) -> np.ndarray:
-        """Improve a map; it stays as it is if ITK cannot."""
+        """Improve a map."""
         images, samples = (self.fine, _FINE_SAMPLES) if fine else (self.coarse, _COARSE_SAMPLES)
         step = images[0].spacing / 2 if fine else images[0].spacing
-        try:
-            return optimize(*images, matrix, affine, step, samples, seed=self.seed)
-        except RuntimeError as error:
-            logger.warning("alignment: ITK gave up, a rougher map is used (%s)", str(error).strip().split("\n")[-1])
-            return matrix
+        return optimize(*images, matrix, affine, step, samples, seed=self.seed)
 
     def mean_displacement(self, matrix: np.ndarray) -> float:
         """By how many mm a map moves the fixed brain's voxels on average."""

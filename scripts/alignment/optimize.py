@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import SimpleITK as sitk  # noqa: N813
 
 from scripts.alignment.working import WorkingImage
+
+logger = logging.getLogger(__name__)
 
 _BINS = 24
 _RADIUS = 60.0
@@ -40,10 +44,7 @@ def optimize(
         seed: of the jitter of the samples.
 
     Returns:
-        The improved map (4, 4).
-
-    Raises:
-        RuntimeError: when ITK gives up, as it does without any overlap.
+        The improved map (4, 4), or `matrix` itself if ITK cannot make a step, as without any overlap.
     """
     # In brain radii about the brains' centers, all parameters move the brain about equally far: a step has a length.
     center = fixed.brain_points.mean(0)
@@ -63,7 +64,17 @@ def optimize(
         step / _RADIUS, step / _RADIUS / 128, iterations, relaxationFactor=0.5, gradientMagnitudeTolerance=1e-8
     )
     method.SetInitialTransform(transform, inPlace=True)
-    method.Execute(fixed.to_itk(center, _RADIUS), moving.to_itk(target, _RADIUS, _PADDING * moving.spacing))
+    fixed_image, fixed_known = fixed.to_itk(center, _RADIUS)
+    moving_image, moving_known = moving.to_itk(target, _RADIUS, _PADDING * moving.spacing)
+    if fixed_known is not None:
+        method.SetMetricFixedMask(fixed_known)
+    if moving_known is not None:
+        method.SetMetricMovingMask(moving_known)
+    try:
+        method.Execute(fixed_image, moving_image)
+    except RuntimeError as error:
+        logger.debug("alignment: no step from this start (%s)", str(error).strip().split("\n")[-1])
+        return matrix
 
     result = np.eye(4)
     result[:3, :3] = np.array(transform.GetMatrix()).reshape(3, 3)

@@ -20,6 +20,9 @@ from scripts.io.grid import Grid
 _MARGIN = 20.0
 """Background kept around the foreground in mm: without any, a brain could grow over the edge without being noticed."""
 
+_CUT_SHARE = 0.05
+"""A face of the volume cuts the foreground if this part of its largest cross-section lies in the face."""
+
 _MOST_VOXELS = 160
 """Along an axis; an image of a larger extent (neck, shoulders) gets larger voxels."""
 
@@ -33,6 +36,8 @@ class WorkingImage:
         brain: bool [X, Y, Z], where the image has foreground.
         origin: RAS mm of the first voxel's center, (3,).
         spacing: edge of a voxel in mm.
+        known: bool [X, Y, Z], False beyond a face of the original volume that cuts the brain: nobody knows what is
+            there, while beyond other faces there is background.
         center: RAS mm of the middle of the original volume, (3,).
     """
 
@@ -40,6 +45,7 @@ class WorkingImage:
     brain: np.ndarray
     origin: np.ndarray
     spacing: float
+    known: np.ndarray
     center: np.ndarray
 
     @property
@@ -52,6 +58,13 @@ class WorkingImage:
         indices = (points - self.origin) / self.spacing
         return ndimage.map_coordinates(self.values, indices.T, order=1, mode="grid-constant")
 
+    def sample_known(self, points: np.ndarray) -> np.ndarray:
+        """Whether anything is known at RAS points (N, 3). Returns bool (N,)."""
+        if self.known.all():
+            return np.ones(len(points), dtype=bool)
+        indices = (points - self.origin) / self.spacing
+        return ndimage.map_coordinates(self.known, indices.T, order=0, mode="nearest")
+
     def coarser(self, factor: int) -> WorkingImage:
         """The same image with voxels `factor` times as large."""
         if factor == 1:
@@ -59,18 +72,27 @@ class WorkingImage:
         smooth = ndimage.gaussian_filter(self.values, 0.5 * factor, mode="constant")
         every = (slice(factor // 2, None, factor),) * 3
         origin = self.origin + (factor // 2) * self.spacing
-        return WorkingImage(smooth[every], self.brain[every], origin, self.spacing * factor, self.center)
+        return WorkingImage(
+            smooth[every], self.brain[every], origin, self.spacing * factor, self.known[every], self.center
+        )
 
-    def to_itk(self, center: np.ndarray, unit: float, padding: float = 0.0) -> sitk.Image:
-        """As an ITK image, in lengths of `unit` mm about `center` (RAS mm), with `padding` mm of background around it.
+    def to_itk(self, center: np.ndarray, unit: float, padding: float = 0.0) -> tuple[sitk.Image, sitk.Image | None]:
+        """As ITK images, in lengths of `unit` mm about `center` (RAS mm), with `padding` mm of background around them.
 
         ITK takes its axes for L, P, S, but nothing in a registration depends on their names.
+
+        Returns:
+            The image, and a mask of what is known, or None if all is.
         """
         width = int(np.ceil(padding / self.spacing))
-        image = sitk.GetImageFromArray(np.ascontiguousarray(np.pad(self.values, width).T))
-        image.SetSpacing([self.spacing / unit] * 3)
-        image.SetOrigin(((self.origin - width * self.spacing - center) / unit).tolist())
-        return image
+        volumes = [np.pad(self.values, width)]
+        if not self.known.all():
+            volumes.append(np.pad(self.known, width, mode="edge").astype(np.uint8))
+        images = [sitk.GetImageFromArray(np.ascontiguousarray(volume.T)) for volume in volumes]
+        for image in images:
+            image.SetSpacing([self.spacing / unit] * 3)
+            image.SetOrigin(((self.origin - width * self.spacing - center) / unit).tolist())
+        return images[0], images[1] if len(images) > 1 else None
 
 
 def working_image(image: MetaTensor, spacing: float, mask: MetaTensor | None = None) -> WorkingImage:
@@ -113,4 +135,25 @@ def working_image(image: MetaTensor, spacing: float, mask: MetaTensor | None = N
         return ndimage.affine_transform(smooth, to_voxels[:3, :3], offset, tuple(shape), order=1, mode="grid-constant")
 
     middle = grid.to_world((np.array(grid.shape)[None] - 1) / 2)[0]
-    return WorkingImage(resample(scaled), resample(inside.astype(np.float32)) > 0.5, start, spacing, middle)
+    known = _known(_cut_faces(inside), grid.shape, to_voxels, shape)
+    return WorkingImage(resample(scaled), resample(inside.astype(np.float32)) > 0.5, start, spacing, known, middle)
+
+
+def _cut_faces(inside: np.ndarray) -> np.ndarray:
+    """Which of the volume's faces cut the foreground, bool (3, 2): by axis, at its start and its end."""
+    cut = np.zeros((3, 2), dtype=bool)
+    for axis in range(3):
+        areas = inside.sum(tuple({0, 1, 2} - {axis}))
+        cut[axis] = areas[[0, -1]] > _CUT_SHARE * areas.max()
+    return cut
+
+
+def _known(cut: np.ndarray, size: tuple[int, ...], to_voxels: np.ndarray, shape: np.ndarray) -> np.ndarray:
+    """Which voxels of a working grid of this shape are not beyond a face that cuts the foreground, bool [X, Y, Z]."""
+    known = np.ones(tuple(shape), dtype=bool)
+    along = np.ogrid[tuple(slice(0, count) for count in shape)]
+    for axis, end in np.argwhere(cut):
+        row = to_voxels[axis]
+        index = row[0] * along[0] + row[1] * along[1] + row[2] * along[2] + row[3]
+        known &= index <= size[axis] - 1 if end else index >= 0
+    return known

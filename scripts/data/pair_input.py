@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ from monai.transforms import (
 )
 from scipy.ndimage import binary_fill_holes
 
-from scripts.alignment.align import align, apply_alignment
+from scripts.alignment.align import Method, align, apply_alignment
 from scripts.alignment.checks import check_overlap, looks_stripped
 from scripts.data.errors import DataError
 from scripts.data.loading import IntegerLabeld, LoadVolumed, ScaleBraind
@@ -54,7 +54,7 @@ def pair_input_transforms(
     margin: int = 4,
     axcodes: str = "LIA",
     percentile: float = 99.8,
-    alignment: str = "auto",
+    alignment: Method = "auto",
     seed: int = 0,
 ) -> Compose:
     """The transforms of a new pair, from a dictionary of paths.
@@ -165,9 +165,9 @@ class Alignd(Transform):
         DataError: when the two do not overlap in space and are not to be aligned, or for another method.
     """
 
-    METHODS = ("none", "rigid", "affine", "auto")
+    METHODS = get_args(Method)
 
-    def __init__(self, method: str = "auto", seed: int = 0) -> None:
+    def __init__(self, method: Method = "auto", seed: int = 0) -> None:
         self.method, self.seed = method, seed
 
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
@@ -179,7 +179,7 @@ class Alignd(Transform):
         fixed, moving = item["fixed"], item["moving"]
         if self.method == "none":
             check_overlap(Grid.of(fixed), Grid.of(moving))
-        alignment = align(fixed, moving, self.method, seed=self.seed)
+        alignment = align(fixed, moving, self.method, item.get("fixed_mask"), item.get("moving_mask"), self.seed)
         logger.info(alignment.description)
         item["alignment"] = alignment
         item["moving"] = apply_alignment(moving, alignment.matrix)

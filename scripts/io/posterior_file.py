@@ -135,7 +135,7 @@ def load_posterior(path: str | Path, device: torch.device | str = "cpu") -> Stor
         raise DataError(f"posterior {path}: version {content['version']}, but this bundle reads up to {VERSION}")
     layout = ProposalLayout(**content["layout"])
     raw = torch.cat([content["mean_of_proposal"], content["parameters"].float()])[None].to(device)
-    proposals = Weighted(*(content[f"log_{name}"] for name in ("likelihood", "prior", "proposal")), content["seed"])
+    proposals = Weighted(content["log_likelihood"], content["log_prior"], content["log_proposal"], content["seed"])
     posterior = Posterior(proposals, content["weights"], content["resampled"], content["ess"], content["khat"])
     grids = {
         name: Grid(tuple(content[f"{name}_grid"]["shape"]), content[f"{name}_grid"]["affine"].numpy())

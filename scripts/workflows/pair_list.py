@@ -36,11 +36,11 @@ class PairFiles(Dataset):
         self.options = options
         self._listed = False
 
-    def list(self) -> list[dict[str, Any]]:
+    def find(self) -> list[dict[str, Any]]:
         """Make the list, once; raises what :func:`pair_list` raises."""
         if not self._listed:
             self.data, self._listed = pair_list(**self.options), True
-        return self.data
+        return list(self.data)
 
 
 def pair_list(

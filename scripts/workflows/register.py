@@ -119,7 +119,7 @@ def register_pair(
         Grid.of(item["moving_file"]),
         Grid.of(item["fixed"]),
         item["alignment"].matrix,
-        target.transform.factor,
+        int(target.transform.factor),  # type: ignore[arg-type]
     )
     space.check()
     with clock("network"):
@@ -282,4 +282,8 @@ def _diagnostics(
 def _bar(title: str, total: int, enabled: bool) -> Iterator[Callable[[int], None]]:
     """A progress bar; called with the number done so far."""
     with tqdm(total=total, desc=title, disable=not enabled, leave=False) as bar:
-        yield lambda done: bar.update(done - bar.n) and None
+
+        def advance(done: int) -> None:
+            bar.update(done - bar.n)
+
+        yield advance

@@ -77,7 +77,8 @@ class Registration(Evaluator):
         self.report, self.overwrite, self.debug = report, overwrite, debug
         self.finished: list[dict[str, Any]] = []
         self.failures: list[tuple[str, str]] = []
-        self._settings, self._names = Settings(), {}
+        self._settings = Settings()
+        self._names: dict[int, str] = {}
         self._bar: tqdm | None = None
         # The pairs are listed when the run starts; until then MONAI has to be given some length.
         super().__init__(
@@ -114,7 +115,7 @@ class Registration(Evaluator):
         return len(self.pairs)
 
     def _start(self) -> None:
-        self.pairs.list()
+        self.pairs.find()
         self.data_loader, self.state.epoch_length = range(self.count), self.count
         self._settings = Settings(**self.options)
         self._names = read_names(self.label_names)
@@ -160,7 +161,7 @@ class Registration(Evaluator):
             self.network,
             self.objective,
             self._settings,
-            self.state.device,  # type: ignore[arg-type]
+            self.state.device,
             self._names,
             clock,
         )

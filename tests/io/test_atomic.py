@@ -12,6 +12,12 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+def fail_halfway(target, error):
+    with atomic_path(target) as part:
+        part.write_text("hal")
+        raise error
+
+
 def test_the_file_appears_at_the_end_only(tmp_path):
     target = tmp_path / "new folder" / "ä" / "a.nii.gz"
     with atomic_path(target) as part:
@@ -27,17 +33,15 @@ def test_the_file_appears_at_the_end_only(tmp_path):
 def test_an_error_leaves_what_was_there(tmp_path, error):
     target = tmp_path / "a.txt"
     target.write_text("old")
-    with pytest.raises(error), atomic_path(target) as part:
-        part.write_text("hal")
-        raise error
+    with pytest.raises(error):
+        fail_halfway(target, error)
     assert target.read_text() == "old"
     assert names(tmp_path) == ["a.txt"]
 
 
 def test_an_error_leaves_nothing_where_nothing_was(tmp_path):
-    with pytest.raises(ValueError, match="stop"), atomic_path(tmp_path / "a.txt") as part:
-        part.write_text("hal")
-        raise ValueError("stop")
+    with pytest.raises(ValueError, match="stop"):
+        fail_halfway(tmp_path / "a.txt", ValueError("stop"))
     assert names(tmp_path) == []
 
 

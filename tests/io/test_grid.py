@@ -3,7 +3,6 @@
 import nibabel as nib
 import numpy as np
 import pytest
-import SimpleITK as sitk  # noqa: N813
 import torch
 from monai.data import MetaTensor
 

@@ -43,14 +43,17 @@ def test_probabilities_volumes_and_dice_by_hand(tmp_path):
     assert accumulator.dice(slab(2, 5)) == 1
     write_volumes(result.volumes, tmp_path / "v.csv")
     (line,) = csv.DictReader((tmp_path / "v.csv").open())
-    assert line["name"] == "slab, <big>" and line["label"] == "9000" and float(line["fixed_volume_mm3"]) == 96
+    assert line["name"] == "slab, <big>"
+    assert line["label"] == "9000"
+    assert float(line["fixed_volume_mm3"]) == 96
 
 
 def test_a_structure_that_the_fixed_map_lacks_has_no_dice():
     accumulator = LabelAccumulator(slab(2, 4), SPACE, fixed_label=slab(2, 4, value=1))
     accumulator.add(shift(0), 1)
     (row,) = accumulator.result().volumes
-    assert row.fixed == 0 and row.dice is None
+    assert row.fixed == 0
+    assert row.dice is None
     assert np.isnan(accumulator.dice(slab(2, 4)))
 
 

@@ -176,9 +176,7 @@ class TestFewSamples:
         weights[[0, 5, 9]] = 0
         kept = torch.nonzero(weights).flatten()
         with_zeros, without = (find_modes(*args, simulations=9) for args in ((samples, weights), (samples[kept],)))
-        assert [mode.members for mode in with_zeros] == [
-            tuple(int(kept[k]) for k in mode.members) for mode in without
-        ]
+        assert [mode.members for mode in with_zeros] == [tuple(int(kept[k]) for k in mode.members) for mode in without]
 
     def test_one_mode_is_the_sample_nearest_to_the_mean(self):
         samples = gaussian(20)

@@ -30,8 +30,11 @@ def test_stem(path, expected):
 def test_many_pairs_come_from_a_list_with_paths_relative_to_it(tmp_path):
     text = "\ufefffixed, moving, moving_label, name\nf.nii.gz,s/m.nii.gz,,first\n/abs/f.nii,m2.nii.gz,l.nii.gz,\n"
     first, second = pair_list(pairs=write(tmp_path / "pairs.csv", text))
-    assert first["name"] == "first" and first["moving"] == str(tmp_path / "s/m.nii.gz") and "moving_label" not in first
-    assert second["name"] == "m2__to__f" and second["fixed"] == "/abs/f.nii"
+    assert first["name"] == "first"
+    assert first["moving"] == str(tmp_path / "s/m.nii.gz")
+    assert "moving_label" not in first
+    assert second["name"] == "m2__to__f"
+    assert second["fixed"] == "/abs/f.nii"
     assert second["moving_label"] == str(tmp_path / "l.nii.gz")
 
 
@@ -78,7 +81,7 @@ def test_the_list_is_made_when_it_is_needed(tmp_path):
     files = PairFiles(lambda item: item, pairs=str(tmp_path / "p.csv"))
     assert len(files) == 0
     write(tmp_path / "p.csv", "fixed,moving\na.nii,b.nii\n")
-    assert len(files.list()) == len(files) == 1
+    assert len(files.find()) == len(files) == 1
     assert files[0]["name"] == "b__to__a"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
-import SimpleITK as sitk
+import SimpleITK as sitk  # noqa: N813
 import torch
 from nibabel.orientations import axcodes2ornt, io_orientation, ornt_transform
 
@@ -120,11 +120,14 @@ def test_volumes_lie_in_their_intervals_and_sum_to_the_label_map(reference, pair
 
 def test_diagnostics_say_what_was_done(reference):
     figures = json.loads((reference / "diagnostics.json").read_text())
-    assert figures["num_proposals"] == 12 and figures["num_samples"] == 6
-    assert 1 <= figures["ess"] <= 12 and 0 < figures["largest_weight"] <= 1
+    assert figures["num_proposals"] == 12
+    assert figures["num_samples"] == 6
+    assert 1 <= figures["ess"] <= 12
+    assert 0 < figures["largest_weight"] <= 1
     assert figures["files"]["fixed"].endswith("fixed.nii.gz")
     assert {"proposals", "summary", "network"} <= set(figures["seconds"])
-    assert 0 <= figures["dice_before"] <= 1 and "torch" in figures["versions"]
+    assert 0 <= figures["dice_before"] <= 1
+    assert "torch" in figures["versions"]
 
 
 @pytest.mark.parametrize("codes", ORIENTATIONS)
@@ -187,7 +190,8 @@ def test_alignment_is_part_of_the_transforms(pair, weights, tmp_path):
     moving = nib.load(pair.files["moving"])
     elsewhere = oblique(moving.affine, (6, 0, -8))
     elsewhere[:3, 3] += [30, -25, 18]
-    files = {"fixed": pair.files["fixed"], "moving": pair.write("m", moving.get_fdata(dtype=np.float32), elsewhere, "far")}
+    far = pair.write("m", moving.get_fdata(dtype=np.float32), elsewhere, "far")
+    files = {"fixed": pair.files["fixed"], "moving": far}
     folder = run(tmp_path, weights, **files, align="affine")
     here = sitk.GetArrayFromImage(sitk.ReadImage(str(folder / "warped.nii.gz")))
     assert (here > 0).sum() > 0.5 * (nib.load(pair.files["fixed"]).get_fdata() > 0).sum()
