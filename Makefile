@@ -21,7 +21,7 @@ $(READY): requirements.txt
 	@touch $@
 
 demo: $(READY)
-	$(BIN)/python -m bundle.demo
+	$(BIN)/python -m monai.bundle run inference --config_file configs/inference.json --output_dir output/demo
 
 test: lint
 	$(BIN)/python -m pytest

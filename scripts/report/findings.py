@@ -49,7 +49,7 @@ class Findings:
     std_high: float | None  # mm, 95 % of the brain lie below
     most_uncertain: Place | None
     regions: tuple[Region, ...]  # the largest mean uncertainty first
-    likely_folds: int  # voxels that fold with a probability above one half
+    likely_folds: int  # voxels of the brain that fold with a probability above one half
     fold_place: Place | None  # where folds are most probable
     uncertain_labels: float | None  # share of the labeled voxels whose label is not certain
     mode_place: Place | None  # where the modes differ most; value in mm
@@ -63,7 +63,7 @@ def find(result: RegistrationResult) -> Findings:
     inside = std[brain]
     spread = bool(inside.max() > 0)
     median, high = (float(value) for value in np.percentile(inside, [50, 95]))
-    folds = np.nan_to_num(np.asarray(result.fold_probability, dtype=np.float32))
+    folds = np.where(brain, np.nan_to_num(np.asarray(result.fold_probability, dtype=np.float32)), 0)
     difference = mode_difference(result.modes)
     return Findings(
         center=_center(brain),

@@ -96,6 +96,7 @@ class Pictures:
         """The volumes of the interactive view, and the grid they were brought to."""
         coarse = Coarse.of(self.frame.grid)
         grid, brain = coarse.grid, coarse.nearest(self.brain.astype(np.uint8)) > 0
+        brain = brain if brain.any() else np.ones_like(brain)  # a brain of a few voxels may fall between
         fixed, warped, moving = (coarse.mean(volume) for volume in (self.fixed, self.warped, self.moving))
         backgrounds = {
             "fixed": gray_volume("Fixed", fixed, grid),

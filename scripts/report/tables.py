@@ -75,25 +75,25 @@ def volume_rows(volumes: Sequence[StructureVolume]) -> tuple[list[VolumeRow], fl
     spans = [0.05]
     for volume in volumes:
         if volume.mean > 0:
-            ends = (volume.lower, volume.upper) if volume.fixed is None else (volume.lower, volume.upper, volume.fixed)
-            spans.append(max(abs(end / volume.mean - 1) for end in ends))
+            ends = [end for value in (volume.lower, volume.upper, volume.fixed) if (end := finite(value)) is not None]
+            spans.append(max((abs(end / volume.mean - 1) for end in ends), default=0.0))
     # A few structures may run over the edge: they must not squeeze all others.
     limit = min(nice_ceiling(float(np.percentile(spans, 90))), 1.0)
 
     def position(value: float, mean: float) -> float:
-        share = (value / mean - 1) / limit if mean > 0 else 0.0
+        share = (value / mean - 1) / limit if mean > 0 and finite(value) is not None else 0.0
         return 50 + 50 * min(1.0, max(-1.0, share))
 
     rows = []
     for volume in volumes:
-        fixed = volume.fixed
+        fixed = finite(volume.fixed)
         rows.append(
             VolumeRow(
                 name=plain_name(volume.name),
-                mean=f"{volume.mean:,.0f}",
-                interval=f"{volume.lower:,.0f} – {volume.upper:,.0f}",
-                fixed="" if fixed is None else f"{fixed:,.0f}",
-                dice="" if finite(volume.dice) is None else f"{volume.dice:.3f}",
+                mean=_whole(volume.mean),
+                interval=f"{_whole(volume.lower)} – {_whole(volume.upper)}",
+                fixed=_whole(fixed),
+                dice="–" if finite(volume.dice) is None else f"{volume.dice:.3f}",
                 left=position(volume.lower, volume.mean),
                 right=position(volume.upper, volume.mean),
                 truth=None if fixed is None else position(fixed, volume.mean),
@@ -101,6 +101,11 @@ def volume_rows(volumes: Sequence[StructureVolume]) -> tuple[list[VolumeRow], fl
             )
         )
     return rows, limit
+
+
+def _whole(value: float | None) -> str:
+    """A volume without decimals, '–' where there is none."""
+    return "–" if finite(value) is None else f"{value:,.0f}"
 
 
 _DIAGNOSTICS = (

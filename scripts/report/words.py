@@ -197,8 +197,8 @@ def _volume_words(volumes: Sequence[StructureVolume]) -> list[Caution]:
         limit = percent(INTERVAL_WIDE)
         text = f"The {percent(0.95)} interval spans more than {limit} of the volume for {enumerate_words(names)}."
         found.append(Caution("note", "Wide volume intervals", text))
-    known = [volume for volume in volumes if volume.fixed is not None]
-    missed = [volume for volume in known if not volume.lower <= (volume.fixed or 0.0) <= volume.upper]
+    known = [(volume, fixed) for volume in volumes if (fixed := finite(volume.fixed)) is not None]
+    missed = [volume for volume, fixed in known if not volume.lower <= fixed <= volume.upper]
     # Even perfect intervals miss one in twenty.
     if len(missed) > max(1.0, 0.1 * len(known)):
         text = (

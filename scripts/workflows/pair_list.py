@@ -17,6 +17,7 @@ from scripts.io.grid import Grid
 from scripts.io.nifti import write_volume
 
 EXAMPLE_SEED = 2026
+"""Not among the people of the synthetic cohort that trainings draw from."""
 _SUFFIXES = (".nii.gz", ".nii", ".mgz", ".mgh", ".img", ".hdr")
 
 

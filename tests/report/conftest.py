@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -124,7 +125,5 @@ def vote(maps: list[np.ndarray], truth: np.ndarray, grid: Grid) -> LabelResult:
 @pytest.fixture(scope="session")
 def make_result() -> Callable[[], RegistrationResult]:
     """A new shallow copy of one result, built once: tests replace what they want to see."""
-    from dataclasses import replace
-
     result = build_result()
     return lambda: replace(result, diagnostics=dict(result.diagnostics), warnings=list(result.warnings))

@@ -74,6 +74,7 @@ def test_volumes_are_placed_on_the_chart_relative_to_their_mean():
         StructureVolume(1, "Left-Putamen", 1000.0, 900.0, 1100.0, fixed=1050.0, dice=0.9),
         StructureVolume(2, "Right-Putamen", 2000.0, 1900.0, 2100.0, fixed=9000.0),
         StructureVolume(3, "Gone", 0.0, 0.0, 0.0, fixed=float("nan")),
+        StructureVolume(4, "Missing in the fixed labels", 500.0, 450.0, 550.0, fixed=float("nan")),
     ]
     rows, limit = volume_rows(volumes)
     assert limit == 1.0
@@ -82,6 +83,7 @@ def test_volumes_are_placed_on_the_chart_relative_to_their_mean():
     assert rows[1].outside
     assert rows[1].truth == 100.0  # at the edge, not beyond
     assert (rows[2].left, rows[2].right) == (50.0, 50.0)
+    assert (rows[3].fixed, rows[3].truth, rows[3].outside) == ("–", None, False)
     assert volume_rows([]) == ([], 0.05)
 
 

@@ -2,17 +2,17 @@ from __future__ import annotations
 
 from PIL import Image
 
-from bundle import demo
+from bundle import gaussian_picture
 
 
 def test_covariances_have_the_stated_standard_deviation():
-    gaussian = demo.with_std(demo.smooth_entries(0.9), demo.bumps(3), 0.5)
-    assert abs(float(gaussian.variance.mean().sqrt()) - demo.STD) < 0.1 * demo.STD
+    gaussian = gaussian_picture.with_std(gaussian_picture.smooth_entries(0.9), gaussian_picture.bumps(3), 0.5)
+    assert abs(float(gaussian.variance.mean().sqrt()) - gaussian_picture.STD) < 0.1 * gaussian_picture.STD
 
 
 def test_neighbors_correlate_as_asked():
     # A first-order autoregression: neighbors along an axis have the correlation 0.9 once away from the border.
-    gaussian = demo.with_std(demo.smooth_entries(0.9), None, 1.0)
+    gaussian = gaussian_picture.with_std(gaussian_picture.smooth_entries(0.9), None, 1.0)
     z = gaussian.sample(64)[:, 0, 0, 10:-10, 10:-10, 10:-10].flatten(1)
     a = gaussian.sample(64)[:, 0, 0, 10:-10, 10:-10, 11:-9].flatten(1)
     correlation = float((z * a).mean() / (z.square().mean() * a.square().mean()).sqrt())
@@ -20,6 +20,6 @@ def test_neighbors_correlate_as_asked():
 
 
 def test_demo_writes_its_picture_and_says_where(tmp_path, capsys):
-    demo.main(tmp_path / "samples.png")
+    gaussian_picture.main(tmp_path / "samples.png")
     assert Image.open(tmp_path / "samples.png").size[0] > 800
     assert str(tmp_path / "samples.png") in capsys.readouterr().out

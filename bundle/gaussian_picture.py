@@ -1,4 +1,4 @@
-"""`make demo`: draw displacement fields from structured Gaussians and show them as a picture.
+"""`python -m bundle.gaussian_picture`: draw displacement fields from structured Gaussians and show them as a picture.
 
 Four covariances with the same marginal standard deviation, the paper's D, LD, C and LC, so that the picture shows what
 the structure adds: from jitter that means nothing to deformations that could be anatomy.
@@ -75,7 +75,7 @@ def draw_grid(axes: plt.Axes, field: Tensor, title: str) -> None:
     axes.set(title=title, xticks=[], yticks=[], xlim=(-1, length.shape[0]), ylim=(-1, length.shape[1]))
 
 
-def main(path: Path = Path("output/demo/samples.png")) -> None:
+def main(path: Path = Path("output/samples.png")) -> None:
     """Draw, draw again in a picture, and say where it is."""
     diagonal = torch.ones(1, CHANNELS, *GRID)
     variants = {
