@@ -54,9 +54,11 @@ def key_figures(diagnostics: Mapping[str, Any], findings: Findings) -> list[Figu
     if findings.std_median is not None:
         hint = f"half of the brain is below; {percent(0.95)} below {number(findings.std_high, 2)} mm"
         figures.append(Figure("Uncertainty", f"{number(findings.std_median, 2)} mm", hint))
-    folds = finite(diagnostics.get("fold_percent_mean"))
-    if folds is not None:
-        figures.append(Figure("Folded voxels", percent(folds / 100), "of the mean map; 0 is ideal"))
+    for key, what in (("fold_percent_mean", "of the mean map"), ("fold_percent", "mean over the samples")):
+        folds = finite(diagnostics.get(key))
+        if folds is not None:
+            figures.append(Figure("Folded voxels", percent(folds / 100), f"{what}; 0 is ideal"))
+            break
     ess, total = finite(diagnostics.get("ess")), finite(diagnostics.get("num_proposals"))
     if ess is not None:
         drawn = "" if total is None else f"of {total:,.0f} drawn; "
@@ -113,6 +115,7 @@ _DIAGNOSTICS = (
     ("alignment", "Alignment before", "what was done before the network"),
     ("num_proposals", "Proposals drawn", ""),
     ("num_samples", "Samples kept", "drawn from the proposals by weight"),
+    ("unique_samples", "Different samples", "among those kept"),
     ("ess", "Effective sample size", "1 / Σw²"),
     ("largest_weight", "Largest weight", "of one proposal"),
     ("khat", "Pareto k̂", "below 0.7 the weights can be trusted"),
@@ -124,11 +127,19 @@ _DIAGNOSTICS = (
     ("dice_after", "Dice after", "of the most probable labels"),
     ("fold_percent_mean", "Folds of the mean map", "% of the voxels"),
     ("fold_percent", "Folds of the samples", "% of the voxels, on average"),
+    ("std_mean_mm", "Mean uncertainty", "mm, standard deviation in the brain"),
+    ("std_95_mm", "High uncertainty", "mm, 95\u202f% of the brain are below"),
     ("inverse_error_mm", "Inverse error", "mm, forward and back, on average"),
+    ("inverse_largest_error_mm", "Largest inverse error", "mm, at the worst voxel"),
+    ("refine_steps", "Refinement steps", "of this pair, before drawing"),
+    ("refine_gain_log_posterior", "Gain by refinement", "in the log posterior"),
+    ("work_shape", "Voxels inside", "of the grid that the network saw"),
+    ("work_spacing_mm", "Spacing inside", "mm, of that grid"),
     ("seed", "Seed", "the same seed gives the same result"),
+    ("device", "Device", ""),
 )
 _SHARES = {"largest_weight"}
-_ELSEWHERE = {"seconds", "versions", "ess_share"}
+_ELSEWHERE = {"seconds", "versions", "ess_share", "moving", "fixed"}
 
 
 def diagnostic_rows(diagnostics: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -149,6 +160,8 @@ def diagnostic_rows(diagnostics: Mapping[str, Any]) -> list[tuple[str, str, str]
 def _value(key: str, value: Any) -> str:
     if isinstance(value, (str, bool)):
         return str(value)
+    if isinstance(value, (list, tuple)):
+        return " × ".join(number(part, 3) for part in value)
     if key in _SHARES:
         return percent(value)
     # A seed or a count is written as it is.
@@ -180,7 +193,7 @@ def output_files(with_labels: bool, with_modes: bool) -> list[tuple[str, str]]:
         ("warped.nii.gz", "the moving image in the fixed image's space"),
         ("displacement.nii.gz", "mean displacement, ITK and ANTs convention (LPS, mm)"),
         ("transform.h5", "the whole transform for ITK, with the alignment"),
-        ("inverse_displacement.nii.gz", "the way back"),
+        ("inverse_displacement.nii.gz", "the way back, also as inverse_transform.h5"),
         ("uncertainty_std.nii.gz", "standard deviation in mm: of the length, and along each axis"),
         ("jacobian.nii.gz", "mean log-Jacobian, and the probability of a fold"),
     ]

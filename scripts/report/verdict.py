@@ -45,7 +45,8 @@ def alignment_light(diagnostics: Mapping[str, Any]) -> Light:
     """Whether the images match better than before, without folds."""
     before, after = finite(diagnostics.get("ncc_before")), finite(diagnostics.get("ncc_after"))
     dice_before, dice_after = finite(diagnostics.get("dice_before")), finite(diagnostics.get("dice_after"))
-    folds = finite(diagnostics.get("fold_percent_mean"))
+    # Of the mean map; where that was not measured, of the samples, which fold rather more.
+    folds = finite(diagnostics.get("fold_percent_mean", diagnostics.get("fold_percent")))
     subject = "Alignment"
     if dice_before is not None and dice_after is not None and dice_after < dice_before:
         return Light(subject, "poor", "the labels overlap less than before")

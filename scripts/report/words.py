@@ -105,8 +105,10 @@ def _folds(diagnostics: Mapping[str, Any], findings: Findings) -> list[Caution]:
         text = f"In {percent(mean / 100)} of the voxels the mean map turns space inside out: it is wrong there.{place}"
         return [Caution(level, "The map folds", text)]
     if samples is not None and samples > FOLDS_SOME:
-        text = f"The mean map is smooth, but single samples fold in {percent(samples / 100)} of the voxels.{place}"
-        return [Caution("note", "Some samples fold", text)]
+        # Folds may cancel in the mean. Where the mean was not measured, nothing good is said of it.
+        mean_map = "The mean map is smooth, but single" if mean is not None else "Single"
+        text = f"{mean_map} samples fold in {percent(samples / 100)} of the voxels.{place}"
+        return [Caution("note" if mean is not None else "caution", "Some samples fold", text)]
     if findings.likely_folds:
         text = f"{findings.likely_folds:,} voxels fold in more than half of the samples.{place}"
         return [Caution("note", "Some samples fold", text)]

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from scripts.alignment.checks import brain_mask
 from scripts.data.errors import DataError
+from scripts.evaluation.folds import fold_percentage
 from scripts.inference.chunks import chunk_that_fits
 from scripts.inference.objectives import SIRObjective
 from scripts.inference.proposals import sample_posterior, spread_of
@@ -159,6 +160,7 @@ def register_pair(
         result.modes = _modes(stored, samples, result, item, settings)
     ddf = target.displacement(fields.mean[None], space.work.shape)
     result.diagnostics = _diagnostics(item, stored, settings, fields, fixed, moving, warp(moving, ddf), gain)
+    result.diagnostics["fold_percent_mean"] = float(fold_percentage(ddf)[0])
     if labels is not None and labels.fixed_label is not None:
         before = space.warp_labels(labels.moving_label, torch.zeros(3, *space.fixed.shape))
         after = space.warp_labels(labels.moving_label, torch.from_numpy(result.displacement))

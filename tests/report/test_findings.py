@@ -89,11 +89,17 @@ def test_volumes_are_placed_on_the_chart_relative_to_their_mean():
 
 def test_tables_take_what_is_there(make_result):
     diagnostics = make_result().diagnostics
-    rows = {name: value for name, value, _ in diagnostic_rows({**diagnostics, "refined": 12, "nested": {"a": 1}})}
+    rows = {
+        name: value
+        for name, value, _ in diagnostic_rows(
+            {**diagnostics, "refined": 12, "nested": {"a": 1}, "work_shape": [80, 96, 112]}
+        )
+    }
     assert rows["Seed"] == "7"
     assert rows["Largest weight"] == "8\u202f%"
     assert rows["refined"] == "12"
     assert "nested" not in rows
+    assert rows["Voxels inside"] == "80 × 96 × 112"
     assert [row[0] for row in time_rows(diagnostics)] == ["reading", "network", "proposals", "summary"]
     assert sum(row[1] for row in time_rows(diagnostics)) == pytest.approx(100)
     assert version_text(diagnostics) == "torch 2.13.0 · monai 1.6.1"

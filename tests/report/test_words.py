@@ -182,6 +182,13 @@ def test_folds_are_said_with_their_place():
     assert titles(DIAGNOSTICS, replace(FINDINGS, likely_folds=7))["Some samples fold"] == "note"
 
 
+def test_nothing_good_is_said_of_a_mean_map_that_was_not_measured():
+    figures = {name: value for name, value in changed(fold_percent=0.4).items() if name != "fold_percent_mean"}
+    assert verdict(figures, FINDINGS, []).lights[0].level == "caution"
+    assert titles(figures)["Some samples fold"] == "caution"
+    assert "smooth" not in text_of("Some samples fold", figures)
+
+
 def test_an_inexact_inverse_and_lost_overlap_are_said():
     assert titles(changed(inverse_error_mm=0.4))["The inverse is inexact"] == "caution"
     assert titles(changed(dice_after=0.5))["The labels overlap less than before"] == "poor"
