@@ -31,7 +31,7 @@ ALIGNED_MM = 3.5
 """A pair counts as aligned if the best affine map at 4 mm moves the fixed brain's voxels by less, on average."""
 
 _COARSE_SAMPLES = 30_000
-_FINE_SAMPLES = 100_000
+_FINE_SAMPLES = 60_000
 _STRETCH = (0.5, 2.0)
 """No two brains differ by more in length along any direction: an affine map that says so is wrong."""
 

@@ -15,12 +15,16 @@ _TILT = 20.0
 """Degrees between the rotations that are tried about each axis; gradient descent covers more than half of that."""
 
 
+_HOPELESS = 0.5
+"""Part of the best start's mutual information below which another one is not followed."""
+
+
 def best_start(fixed: WorkingImage, moving: WorkingImage, seed: int = 0) -> np.ndarray:
     """Find roughly how the moving image lies, from what its header and its content say.
 
     Three shifts are possible: none (the headers are right), from the middle of one volume to that of the other, and
-    between the centers of gravity of the two brains. Each is scored with 27 rotations about the fixed brain's center,
-    the best of each improved, and the winner is the one with the highest mutual information.
+    between the centers of gravity of the two brains. Each is scored with 27 rotations about the fixed brain's center;
+    the best of each shift is improved unless it is hopeless, and the highest mutual information wins.
 
     Args:
         fixed: at about 8 mm.
@@ -34,14 +38,19 @@ def best_start(fixed: WorkingImage, moving: WorkingImage, seed: int = 0) -> np.n
     center = fixed.brain_points.mean(0)
     shifts = (np.zeros(3), moving.center - fixed.center, moving.brain_points.mean(0) - center)
     angles = list(itertools.product((0.0, -_TILT, _TILT), repeat=3))
-    best, best_score = np.eye(4), similarity(np.eye(4))
+    starts = []
     for shift in shifts:
         candidates = [_rigid(angle, center, shift) for angle in angles]
-        matrix = candidates[int(np.argmax([similarity(candidate) for candidate in candidates]))]
-        matrix = optimize(fixed, moving, matrix, False, fixed.spacing, fixed.values.size, seed=seed)
-        score = similarity(matrix)
-        if score > best_score:
-            best, best_score = matrix, score
+        scores = [similarity(candidate) for candidate in candidates]
+        starts.append((max(scores), candidates[int(np.argmax(scores))]))
+    most = max(score for score, _ in starts)
+    best, best_score = np.eye(4), similarity(np.eye(4))
+    for score, start in starts:
+        if score < _HOPELESS * most:
+            continue
+        matrix = optimize(fixed, moving, start, False, fixed.spacing, fixed.values.size, seed=seed)
+        if similarity(matrix) > best_score:
+            best, best_score = matrix, similarity(matrix)
     return best
 
 

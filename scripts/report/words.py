@@ -73,7 +73,7 @@ def cautions(
         *_places(findings),
         *_label_words(findings),
         *_volume_words(volumes),
-        *_mode_words(findings, mode_weights),
+        *_mode_words(diagnostics, findings, mode_weights),
     ]
     return sorted(found, key=lambda caution: -ORDER.index(caution.level))
 
@@ -211,7 +211,9 @@ def _volume_words(volumes: Sequence[StructureVolume]) -> list[Caution]:
     return found
 
 
-def _mode_words(findings: Findings, weights: Sequence[float]) -> list[Caution]:
+def _mode_words(diagnostics: Mapping[str, Any], findings: Findings, weights: Sequence[float]) -> list[Caution]:
+    if not diagnostics.get("modes_distinct", True):
+        return []  # one cloud of samples, cut in two
     large = [weight for weight in weights if weight >= MODE_LARGE]
     if len(large) < 2 or findings.mode_place is None:
         return []

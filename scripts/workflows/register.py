@@ -27,7 +27,7 @@ from scripts.registration.similarity import local_ncc
 from scripts.registration.warp import warp
 from scripts.summary.fields import FieldAccumulator, FieldSummary
 from scripts.summary.labels import LabelAccumulator
-from scripts.summary.modes import find_modes
+from scripts.summary.modes import are_distinct, find_modes
 from scripts.summary.result import Mode, RegistrationResult
 from scripts.summary.space import PairSpace
 
@@ -157,9 +157,10 @@ def register_pair(
         stored.mean = fields.mean
         result = _result(item, stored, fields, labels)
     with clock("modes"):
-        result.modes = _modes(stored, samples, result, item, settings)
+        result.modes, mode_figures = _modes(stored, samples, item, settings)
     ddf = target.displacement(fields.mean[None], space.work.shape)
     result.diagnostics = _diagnostics(item, stored, settings, fields, fixed, moving, warp(moving, ddf), gain)
+    result.diagnostics |= mode_figures
     result.diagnostics["fold_percent_mean"] = float(fold_percentage(ddf)[0])
     if labels is not None and labels.fixed_label is not None:
         before = space.warp_labels(labels.moving_label, torch.zeros(3, *space.fixed.shape))
@@ -218,25 +219,24 @@ def _result(
 def _modes(
     stored: StoredPosterior,
     samples: dict[int, tuple[int, Tensor]],
-    result: RegistrationResult,
     item: Mapping[str, Any],
     settings: Settings,
-) -> list[Mode]:
+) -> tuple[list[Mode], dict[str, Any]]:
     """The paper's analysis of the samples: groups, and the sample nearest to the center of each."""
     if not settings.num_modes:
-        return []
+        return [], {}
     indices = list(samples)
     fields = torch.stack([samples[index][1].flatten() for index in indices])
     weights = torch.tensor([float(samples[index][0]) for index in indices])
     moving_file = item["moving_file"].as_tensor()[0]
+    groups = find_modes(fields, weights, settings.num_modes, seed=settings.seed)
     modes = []
-    for found in find_modes(fields, weights, settings.num_modes, seed=settings.seed):
+    for found in groups:
         index = indices[found.sample]
         displacement = stored.space.displacement(samples[index][1][None])[0].cpu()
         warped = stored.space.warp(moving_file, displacement)
         modes.append(Mode(found.weight, index, displacement.numpy(), warped.numpy()))
-    del result
-    return modes
+    return modes, {"modes_distinct": are_distinct(groups), "modes_p_value": groups[0].p_value}
 
 
 def _diagnostics(

@@ -131,7 +131,8 @@ def write_result(
             {"mode": number, "weight": mode.weight, "proposal": mode.sample}
             for number, mode in enumerate(result.modes, start=1)
         ]
-        write_json({"modes": shares, **result.diagnostics.get("modes", {})}, folder / "modes" / "modes.json")
+        verdict = {key: result.diagnostics.get(f"modes_{key}") for key in ("distinct", "p_value")}
+        write_json({"modes": shares, **verdict}, folder / "modes" / "modes.json")
     save_posterior(stored, folder / "posterior.pt")
     if report:
         write_report(result, folder / "report.html")

@@ -35,11 +35,13 @@ def array(image: MetaTensor) -> np.ndarray:
 
 
 def disturbance(
-    shift: tuple[float, ...], angles: tuple[float, ...], scales: tuple[float, ...] = (1, 1, 1)
+    shift: tuple[float, float, float],
+    rotation: tuple[float, float, float] = (0, 0, 0),
+    scales: tuple[float, float, float] = (1, 1, 1),
 ) -> np.ndarray:
-    """Scale, rotate by Euler angles in degrees, shift by mm."""
+    """Scale, rotate by a rotation vector (its length is the angle in degrees), shift by mm. Returns (4, 4)."""
     matrix = np.eye(4)
-    matrix[:3, :3] = Rotation.from_euler("xyz", angles, degrees=True).as_matrix() @ np.diag(scales)
+    matrix[:3, :3] = Rotation.from_rotvec(rotation, degrees=True).as_matrix() @ np.diag(scales)
     matrix[:3, 3] = shift
     return matrix
 

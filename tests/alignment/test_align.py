@@ -1,5 +1,8 @@
 """Alignment: known maps are found again, however the images are stored, and SimpleITK agrees on what they mean."""
 
+import re
+from functools import cache
+
 import numpy as np
 import pytest
 import SimpleITK as sitk  # noqa: N813
@@ -7,38 +10,64 @@ import torch
 from scipy import ndimage
 
 from scripts.alignment import align as module
-from scripts.alignment.align import align, apply_alignment
+from scripts.alignment.align import Alignment, align, apply_alignment
 from scripts.data.errors import DataError
 from scripts.io.grid import LPS
-from tests.alignment.brains import array, brain, disturbance, displaced, mean_error, reoriented, volume
+from tests.alignment.brains import array, brain, brain_points, displaced, disturbance, mean_error, reoriented, volume
 
-FAR = disturbance((70, -60, 45), (20, -15, 18))  # 102 mm, 30 degrees
-STRETCHED = disturbance((-30, 20, 10), (-8, 12, 5), (1.1, 0.9, 1.05))
+FAR = disturbance((70, -60, 40), (20, -10, 20))  # 100 mm, 30 degrees
+STRETCHED = disturbance((-30, 20, 10), (-8, 12, 5), (1.15, 0.95, 1.1))
+
+
+@cache
+def rotated() -> Alignment:
+    """A brain aligned to itself, after FAR."""
+    return align(brain(), displaced(brain(), FAR), "rigid")
+
+
+@cache
+def stretched() -> Alignment:
+    """A brain aligned to itself, after STRETCHED."""
+    return align(brain(), displaced(brain(), STRETCHED), "affine")
+
+
+@cache
+def people() -> np.ndarray:
+    """From one person to another, who is aligned already: an affine map that fits a little better."""
+    return align(brain(0), brain(1), "affine").matrix
 
 
 class TestRecovery:
     def test_rigid_100_mm_and_30_degrees(self):
-        result = align(brain(), displaced(brain(), FAR), "rigid")
+        result = rotated()
         assert result.method == "rigid"
-        assert mean_error(result.matrix, FAR, brain()) < 0.25
+        assert mean_error(result.matrix, FAR, brain()) < 0.1
         assert np.allclose(result.matrix[:3, :3] @ result.matrix[:3, :3].T, np.eye(3), atol=1e-9)
-        assert "Rigid alignment: the brains were 1" in result.description
-        assert "and 29.9 degrees apart; mutual" in result.description
+        distance, angle = re.match(
+            r"Rigid alignment: the brains were ([\d.]+) mm and ([\d.]+) degrees apart; mutual", result.description
+        ).groups()
+        center = brain_points(brain()).mean(0)
+        assert float(distance) == pytest.approx(np.linalg.norm(FAR[:3, :3] @ center + FAR[:3, 3] - center), abs=1)
+        assert float(angle) == pytest.approx(30, abs=0.3)
 
     def test_affine_with_scales(self):
-        result = align(brain(), displaced(brain(), STRETCHED), "affine")
+        result = stretched()
         assert result.method == "affine"
-        assert mean_error(result.matrix, STRETCHED, brain()) < 0.6
+        assert mean_error(result.matrix, STRETCHED, brain()) < 0.5
         assert result.similarity_after > result.similarity_before
-        assert "the moving one 1 % longer" in result.description  # 1.1 · 0.9 · 1.05 = 1.013³
+        assert "apart, the moving one 6 % longer; mutual information" in result.description  # 1.15 · 0.95 · 1.1 = 1.06³
 
-    @pytest.mark.parametrize("scale", [0.8, 1.2])
-    def test_another_person_of_another_size(self, scale):
-        far = disturbance((-40, 30, 85), (-15, 10, 20), (scale,) * 3)
-        aligned = align(brain(0), brain(1), "affine").matrix
+    def test_another_person_of_another_size(self):
+        far = disturbance((-40, 30, 85), (-15, 10, 20), (0.8, 0.8, 0.8))
         found = align(brain(0), displaced(brain(1), far), "affine").matrix
         # Two people do not match perfectly, but the best match is the same wherever one of them lies.
-        assert mean_error(found, far @ aligned, brain(0)) < 0.5
+        assert mean_error(found, far @ people(), brain(0)) < 0.6
+
+    def test_images_that_do_not_overlap(self):
+        apart = disturbance((400, 0, -300), (0, 10, 0))
+        result = align(brain(), displaced(brain(), apart), "rigid")
+        assert mean_error(result.matrix, apart, brain()) < 0.1
+        assert result.similarity_before == pytest.approx(0.0, abs=1e-12)
 
     def test_a_brain_that_the_volume_cuts_is_not_stretched(self):
         part = volume(array(brain())[:, :34], np.asarray(brain().affine))  # 5 cm of the lower end are missing
@@ -57,38 +86,27 @@ class TestAuto:
         apart = disturbance((3, -3, 3), (2, -2, 1))
         result = align(brain(0), displaced(brain(1), apart))
         assert result.method == "affine"
-        assert mean_error(result.matrix, apart, brain(0)) < 2.5
-
-    def test_aligns_what_does_not_overlap(self):
-        apart = disturbance((400, 0, -300), (0, 10, 0))
-        result = align(brain(0), displaced(brain(0), apart))
-        assert mean_error(result.matrix, apart, brain(0)) < 0.6
-        assert result.similarity_before == pytest.approx(0.0, abs=1e-12)
+        assert mean_error(result.matrix, apart @ people(), brain(0)) < 0.6
 
 
 class TestStorage:
-    @pytest.mark.parametrize("method", ["rigid", "affine"])
-    def test_lps_copy_of_an_ras_image_gives_the_identity(self, method):
-        result = align(reoriented(brain(), "RAS"), reoriented(brain(), "LPS"), method)
+    def test_lps_copy_of_an_ras_image_gives_the_identity(self):
+        result = align(reoriented(brain(), "RAS"), reoriented(brain(), "LPS"), "affine")
         assert mean_error(result.matrix, np.eye(4), brain()) < 0.1
 
-    def test_orientation_does_not_matter(self):
-        reference = align(brain(0), displaced(brain(1), STRETCHED), "affine").matrix
-        for fixed_codes, moving_codes in (("RAS", "PIR"), ("ASL", "LPS")):
-            fixed, moving = reoriented(brain(0), fixed_codes), reoriented(displaced(brain(1), STRETCHED), moving_codes)
-            assert mean_error(align(fixed, moving, "affine").matrix, reference, brain(0)) < 0.1
+    @pytest.mark.parametrize(("fixed_codes", "moving_codes"), [("RAS", "PIR"), ("ASL", "LPS")])
+    def test_orientation_does_not_matter(self, fixed_codes, moving_codes):
+        fixed, moving = reoriented(brain(), fixed_codes), reoriented(displaced(brain(), FAR), moving_codes)
+        assert mean_error(align(fixed, moving, "rigid").matrix, rotated().matrix, brain()) < 0.1
 
     def test_same_input_same_matrix_whatever_the_threads(self):
-        moving = displaced(brain(1), STRETCHED)
         threads = sitk.ProcessObject.GetGlobalDefaultNumberOfThreads()
+        sitk.ProcessObject.SetGlobalDefaultNumberOfThreads(threads + 3)
         try:
-            matrices = []
-            for count in (1, 4):
-                sitk.ProcessObject.SetGlobalDefaultNumberOfThreads(count)
-                matrices.append(align(brain(0), moving, "rigid", seed=3).matrix)
+            again = align(brain(), displaced(brain(), FAR), "rigid").matrix
         finally:
             sitk.ProcessObject.SetGlobalDefaultNumberOfThreads(threads)
-        assert np.array_equal(*matrices)
+        assert np.array_equal(again, rotated().matrix)
 
 
 class TestFallback:
@@ -101,7 +119,7 @@ class TestFallback:
         assert "as no affine map fits better than what the headers say" in result.description
 
     def test_an_affine_map_that_no_brain_can_need_gives_way_to_the_rigid_one(self, monkeypatch):
-        near = disturbance((30, 0, 0), (0, 0, 0))
+        near = disturbance((30, 0, 0))
         wild = disturbance((30, 0, 0), (0, 0, 0), (3, 1, 1))
         monkeypatch.setattr(module, "optimize", lambda *args, **options: wild if args[3] else near)
         result = align(brain(0), displaced(brain(1), near), "affine")
@@ -119,7 +137,7 @@ class TestFallback:
 class TestMasks:
     def test_only_what_is_inside_counts(self):
         # A bright ball beside the brain in both images, in different places.
-        apart = disturbance((0, 8, 0), (0, 0, 0))
+        apart = disturbance((0, 8, 0))
         images, masks = [], []
         for corner in (4, 36):
             values = array(brain()).copy()
@@ -128,7 +146,7 @@ class TestMasks:
             masks.append(volume(array(brain()) > 0, np.asarray(brain().affine)))
         moving, mask = displaced(images[1], apart), displaced(masks[1], apart)
         result = align(images[0], moving, "rigid", masks[0], mask)
-        assert mean_error(result.matrix, apart, brain()) < 0.25
+        assert mean_error(result.matrix, apart, brain()) < 0.1
 
     def test_another_shape(self):
         with pytest.raises(DataError, match=r"moving_mask: expected the moving image's shape \(44, 54, 60\), got \(44"):

@@ -7,7 +7,7 @@ import torch
 from scripts.alignment.checks import brain_mask, check_overlap, looks_stripped
 from scripts.data.errors import DataError
 from scripts.io.grid import Grid
-from tests.alignment.brains import array, brain, disturbance, displaced, volume, whole_head, with_noise
+from tests.alignment.brains import array, brain, displaced, disturbance, volume, whole_head, with_noise
 
 CUBE = Grid((11, 11, 11), np.eye(4))  # 0..10 mm
 
@@ -34,11 +34,16 @@ class TestOverlap:
         assert "\n" not in str(caught.value)
 
     def test_oblique_volumes_whose_boxes_overlap(self):
-        # Turned by 45 degrees, the corner next to the cube is 2 mm off, though the boxes have 5 x 5 mm in common.
-        turned = at(18.5, 5, 0, 45)
-        assert turned.bounds[0][0] < 11
-        with pytest.raises(DataError, match="do not overlap"):
-            check_overlap(CUBE, turned)
+        # Edges of 11 mm, turned by 45 degrees about z: |x - center| + |y - center| <= 7.8 mm. The cube's corner is at
+        # 10.5, so that the two touch if the center lies at 10.5 + 3.9 = 14.4.
+        for center in (14.3, 14.5):
+            turned = at(center, center - 5 * np.sqrt(2), 0, 45)
+            assert (turned.bounds[0] < 10).all()
+            if center < 14.4:
+                check_overlap(CUBE, turned)
+            else:
+                with pytest.raises(DataError, match="do not overlap"):
+                    check_overlap(CUBE, turned)
 
     def test_stored_in_another_orientation(self):
         flipped = Grid((11, 11, 11), np.array([[0, -1, 0, 10.0], [0, 0, 1, 0], [-1, 0, 0, 10], [0, 0, 0, 1]]))
@@ -46,7 +51,7 @@ class TestOverlap:
 
 
 class TestStripped:
-    @pytest.mark.parametrize(("spacing", "shape"), [(4.0, (44, 54, 60)), (2.0, (80, 96, 112))])
+    @pytest.mark.parametrize(("spacing", "shape"), [(4.0, (44, 54, 60)), (3.0, (66, 78, 86))])
     def test_synthetic_brains(self, spacing, shape):
         assert looks_stripped(brain(0, spacing, shape)) == (True, "")
 
@@ -72,15 +77,15 @@ class TestStripped:
 
     @pytest.mark.parametrize("noise", [0.0, 0.03])
     def test_small_head_by_its_skull(self, noise):
-        small = displaced(whole_head(brain(0, 2.0, (100, 116, 128)), noise), np.diag([0.8, 0.8, 0.8, 1]))
+        small = displaced(whole_head(brain(0, 3.0, (66, 78, 86)), noise), np.diag([0.8, 0.8, 0.8, 1]))
         stripped, reason = looks_stripped(small)
         assert not stripped
         assert "as skull does under the scalp" in reason
 
     @pytest.mark.parametrize("noise", [0.0, 0.03])
     def test_head_that_the_volume_cuts(self, noise):
-        head = whole_head(brain(0, 2.0, (100, 116, 128)), noise)
-        upper = volume(array(head)[:, :58], np.asarray(head.affine))  # axes left, inferior, anterior
+        head = whole_head(brain(0, 3.0, (66, 78, 86)), noise)
+        upper = volume(array(head)[:, :38], np.asarray(head.affine))  # axes left, inferior, anterior
         stripped, reason = looks_stripped(upper)
         assert not stripped
         assert "as skull does under the scalp" in reason
@@ -121,8 +126,8 @@ class TestBrainMask:
         assert np.mean(brain_mask(shifted)[0].numpy() != (values > 0)) < 0.01
 
     def test_noisy_background(self):
-        inside = array(brain(0, 2.0, (80, 96, 112))) > 0
-        mask = brain_mask(with_noise(brain(0, 2.0, (80, 96, 112)), 0.03))[0].numpy()
+        inside = array(brain(0, 3.0, (66, 78, 86))) > 0
+        mask = brain_mask(with_noise(brain(0, 3.0, (66, 78, 86)), 0.03))[0].numpy()
         assert 2 * np.count_nonzero(mask & inside) / (mask.sum() + inside.sum()) > 0.95
 
     def test_everything_without_background(self):
