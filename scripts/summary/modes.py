@@ -11,7 +11,15 @@ different density with a large silhouette, but there is no valley. Both p-values
 
 Measured, share of cases that `are_distinct` calls two modes (K = 80, 5 components, noise in 500 to 1,000 dimensions):
 
-RATES
+| samples | called two modes |
+|---|---|
+| one Gaussian (white, low rank, one direction, decaying variances) | 4 of 500 |
+| the same after importance resampling, weights depending on position | 1 of 250 |
+| one cloud of another shape: exponential, Student's t with 5 degrees of freedom, uniform | 0, 0, 1 of 40 |
+| two Gaussians of equal weight, 3, 4, 5, 6 standard deviations apart | 19 %, 84 %, all, all of 32 |
+| two Gaussians of weights 0.8 and 0.2, likewise | none, 3 %, 25 %, 69 % of 32 |
+
+By the silhouette alone, 94 % of the exponential clouds would be called two modes.
 """
 
 from __future__ import annotations
