@@ -67,8 +67,20 @@ def align(
     """Find the map that brings a moving image onto a fixed one. The same input gives the same matrix.
 
     ``auto`` looks how far the best affine map at 4 mm would move the fixed brain's voxels on average, and leaves the
-    pair alone below 3.5 mm (`ALIGNED_MM`): a deformable registration copes with that, and two different people do not
-    match any better. FIGURES
+    pair alone below 3.5 mm (`ALIGNED_MM`): a deformable registration copes with that, and two people do not match much
+    better. Measured with pairs of OASIS and IXI scans at 2 mm, within and across the sets:
+
+    | the moving image was moved by | pairs | the best map moves by | counted as aligned |
+    |---|---|---|---|
+    | nothing: affinely aligned to one frame | 70 | 0.7 to 3.0 mm | 70 |
+    | 1 to 3 mm on average over the brain | 11 | 2.0 to 3.7 mm | 10 |
+    | 3 to 4 mm | 13 | 2.9 to 4.8 mm | 5 |
+    | 4 to 7 mm | 32 | 3.7 to 7.2 mm | 0 |
+    | 12 to 60 mm, 25 degrees, scales of 0.85 to 1.15 | 20 | | 0 |
+    | 100 mm, 30 degrees, scales of 0.8 to 1.2 | 34 | | 0 |
+
+    In the last two rows, the Dice of labels after the alignment was what it had been before the disturbance (0.614 and
+    0.612, pairs within a set).
 
     Args:
         fixed: [1, X, Y, Z], finite, in any orientation.

@@ -12,8 +12,11 @@ from scripts.alignment.working import WorkingImage
 logger = logging.getLogger(__name__)
 
 _BINS = 24
+"""With 48, the affine maps of some pairs ran away: too few samples for so many bins."""
+
 _RADIUS = 60.0
 """Of a brain in mm."""
+
 _PADDING = 12
 """Background around the moving image in voxels: ITK ignores samples that fall outside of it."""
 
@@ -37,7 +40,7 @@ def optimize(
         fixed: the image whose voxels are sampled.
         moving: the image that is looked up, at the same resolution.
         matrix: where to start, (4, 4), from fixed to moving RAS mm.
-        affine: whether to search all 12 parameters, or 6 for a rotation and a shift that follow what `matrix` does.
+        affine: whether to search all 12 parameters, or the 6 of a rigid map; then `matrix` must be rigid, too.
         step: the first step in mm; later ones become smaller.
         samples: about how many voxels of the fixed image are compared.
         iterations: at most.

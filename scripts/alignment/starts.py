@@ -14,7 +14,6 @@ from scripts.alignment.working import WorkingImage
 _TILT = 20.0
 """Degrees between the rotations that are tried about each axis; gradient descent covers more than half of that."""
 
-
 _HOPELESS = 0.5
 """Part of the best start's mutual information below which another one is not followed."""
 

@@ -69,12 +69,13 @@ class WorkingImage:
         """The same image with voxels `factor` times as large."""
         if factor == 1:
             return self
-        smooth = ndimage.gaussian_filter(self.values, 0.5 * factor, mode="constant")
         every = (slice(factor // 2, None, factor),) * 3
-        origin = self.origin + (factor // 2) * self.spacing
-        return WorkingImage(
-            smooth[every], self.brain[every], origin, self.spacing * factor, self.known[every], self.center
+        values, brain = (
+            ndimage.gaussian_filter(volume.astype(np.float32), 0.5 * factor, mode="constant")[every]
+            for volume in (self.values, self.brain)
         )
+        origin = self.origin + (factor // 2) * self.spacing
+        return WorkingImage(values, _inside(brain), origin, self.spacing * factor, self.known[every], self.center)
 
     def to_itk(self, center: np.ndarray, unit: float, padding: float = 0.0) -> tuple[sitk.Image, sitk.Image | None]:
         """As ITK images, in lengths of `unit` mm about `center` (RAS mm), with `padding` mm of background around them.
@@ -136,7 +137,13 @@ def working_image(image: MetaTensor, spacing: float, mask: MetaTensor | None = N
 
     middle = grid.to_world((np.array(grid.shape)[None] - 1) / 2)[0]
     known = _known(_cut_faces(inside), grid.shape, to_voxels, shape)
-    return WorkingImage(resample(scaled), resample(inside.astype(np.float32)) > 0.5, start, spacing, known, middle)
+    brain = _inside(resample(inside.astype(np.float32)))
+    return WorkingImage(resample(scaled), brain, start, spacing, known, middle)
+
+
+def _inside(share: np.ndarray) -> np.ndarray:
+    """Voxels of which at least half lies inside; the best ones if something is so small that there are none."""
+    return share > min(0.5, 0.5 * float(share.max()))
 
 
 def _cut_faces(inside: np.ndarray) -> np.ndarray:

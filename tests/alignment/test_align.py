@@ -94,9 +94,8 @@ class TestStorage:
         result = align(reoriented(brain(), "RAS"), reoriented(brain(), "LPS"), "affine")
         assert mean_error(result.matrix, np.eye(4), brain()) < 0.1
 
-    @pytest.mark.parametrize(("fixed_codes", "moving_codes"), [("RAS", "PIR"), ("ASL", "LPS")])
-    def test_orientation_does_not_matter(self, fixed_codes, moving_codes):
-        fixed, moving = reoriented(brain(), fixed_codes), reoriented(displaced(brain(), FAR), moving_codes)
+    def test_orientation_does_not_matter(self):
+        fixed, moving = reoriented(brain(), "ASL"), reoriented(displaced(brain(), FAR), "PIR")
         assert mean_error(align(fixed, moving, "rigid").matrix, rotated().matrix, brain()) < 0.1
 
     def test_same_input_same_matrix_whatever_the_threads(self):
@@ -147,6 +146,13 @@ class TestMasks:
         moving, mask = displaced(images[1], apart), displaced(masks[1], apart)
         result = align(images[0], moving, "rigid", masks[0], mask)
         assert mean_error(result.matrix, apart, brain()) < 0.1
+
+    def test_tiny(self):
+        mask = np.zeros(brain().shape[1:])
+        mask[20:22, 25:27, 30:32] = 1
+        result = align(brain(), brain(), "affine", volume(mask, np.asarray(brain().affine)))
+        assert np.isfinite(result.matrix).all()
+        assert result.similarity_after >= result.similarity_before
 
     def test_another_shape(self):
         with pytest.raises(DataError, match=r"moving_mask: expected the moving image's shape \(44, 54, 60\), got \(44"):
