@@ -11,7 +11,7 @@ class Conv3d(nn.Conv3d):
 
     torch 2.13 leaves oneDNN for its own kernel (which unfolds the volume) when batch · channels · X · Y is at most
     20,480: with a batch of one, at all coarse levels and at the first layer, whose volume is the largest. Results agree
-    to rounding; at 80x96x112 the network's forward took 0.6, forward and backward 0.8 times as long (2 cores).
+    to rounding; in a trial at 80x96x112 the network's forward took about 0.6, forward and backward 0.8 times as long.
 
     Args:
         in_channels: channels in.

@@ -24,6 +24,7 @@ from torch import nn
 from tqdm import tqdm
 
 from scripts.data.errors import DataError
+from scripts.data.pair_input import FILE_KEYS
 from scripts.engines.checkpoint import load_network
 from scripts.inference.objectives import SIRObjective
 from scripts.io.atomic import atomic_path
@@ -148,10 +149,7 @@ class Registration(Evaluator):
 
     def _register(self, files: dict[str, Any], index: int) -> dict[str, Any]:
         start, clock = time.perf_counter(), Clock()
-        sources = {
-            key: str(Path(files[key]).resolve()) for key in files if key in ("fixed", "moving") or ("_" in key
-            and not key.endswith("name"))
-        }  # fmt: skip
+        sources = {key: str(Path(files[key]).resolve()) for key in FILE_KEYS if key in files}
         folder = self.folder / files["name"]
         check_folder(folder, sources, self.overwrite)
         with clock("reading and aligning"):
