@@ -165,13 +165,15 @@ class SIRObjective(Objective):
     """Sampled importance resampling (decision 11), the paper's own.
 
     Many proposals are drawn and weighted without gradients; a few are chosen by their tempered weights and redrawn
-    from their noise with gradients. Their log-posterior is what is maximized.
+    from their noise with gradients. Their log α is what is maximized: log p(I_f | Z) + log p(Z) − log q(Z).
 
     Args:
         num_proposals: N_s, drawn a step.
         num_resampled: N_k, redrawn with gradients.
         temperature: T.
         scale: the running σ_α.
+        proposal_density: whether − log q(Z) counts. Without it, as the paper prints its loss, nothing holds L up: noise
+            only lowers the posterior, so its variance falls towards zero, and with it the uncertainty.
         chunk: proposals in memory at a time.
     """
 
@@ -183,6 +185,7 @@ class SIRObjective(Objective):
         num_resampled: int = 2,
         temperature: float = 3.0,
         scale: WeightScale | None = None,
+        proposal_density: bool = True,
         chunk: int = CHUNK,
         **options: float,
     ) -> None:
@@ -195,6 +198,7 @@ class SIRObjective(Objective):
         self.num_proposals, self.num_resampled = num_proposals, num_resampled
         self.temperature = temperature
         self.scale = scale if scale is not None else WeightScale()
+        self.proposal_density = proposal_density
         self.chunk = chunk
 
     def per_pair(self, raw: Tensor, pair: Pair, seed: int) -> tuple[Tensor, dict[str, Tensor | float]]:
@@ -205,12 +209,19 @@ class SIRObjective(Objective):
             weights = normalize(weighted.log_weights, self.temperature, self.scale.update(weighted.log_weights))
             generator = torch.Generator(device=weights.device).manual_seed(seed)
             chosen = resample(weights, self.num_resampled, generator).tolist()
-        z = self.gaussian(raw).rsample(indices=chosen, seed=seed)[:, 0]
+        gaussian = self.gaussian(raw)
+        noise = gaussian.noise(indices=chosen, seed=seed)
+        z = gaussian.rsample(noise=noise)[:, 0]
         likelihood, prior = self.target.log_likelihood(pair, z).mean(), self.target.log_prior(z).mean()
+        objective = likelihood + prior
         figures = {"log_likelihood": likelihood, "log_prior": prior, **_spread(z)}
+        if self.proposal_density:
+            log_proposal = gaussian.log_prob_from_noise(noise)[:, 0].mean()
+            objective = objective - log_proposal
+            figures["log_proposal"] = log_proposal
         figures["ess"] = effective_sample_size(weights) / self.num_proposals
         figures["weight_scale"] = self.scale.value
-        return likelihood + prior, _detached(figures)
+        return objective, _detached(figures)
 
 
 def _positive(name: str, value: int) -> int:

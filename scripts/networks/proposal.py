@@ -18,8 +18,9 @@ from scripts.networks.weight_scale import WeightScale
 class ProposalNetwork(nn.Module):
     """(moving, fixed) to the raw parameters of the proposal on the field grid, half the image's resolution.
 
-    Heads for the mean and for L work at half resolution, the head for R at a quarter, its output upsampled trilinearly
-    (decision 2). All without biases.
+    Heads for the mean and for L work at half resolution. The head for R works at a quarter, its output upsampled
+    trilinearly (decision 2, the paper's setting at 1 mm), or at half: at 2 mm a quarter is 8 mm, too coarse for the detail
+    that R is to hold. All without biases.
 
     Args:
         layout: what the output's channels mean; see `ProposalLayout`.
@@ -27,6 +28,10 @@ class ProposalNetwork(nn.Module):
         mean_gain: scale of the mean head's initial weights; small, so that training starts at the identity.
         stencil_gain: the same for L; small, so that it starts at the layout's initial standard deviation.
         factor_gain: the same for R. Larger: R grows slowly, and the gain of SIR comes with it.
+        factor_level: `quarter` or `half`, the resolution of R's head.
+
+    Raises:
+        ValueError: for another `factor_level`.
     """
 
     def __init__(
@@ -36,8 +41,11 @@ class ProposalNetwork(nn.Module):
         mean_gain: float = 0.01,
         stencil_gain: float = 0.05,
         factor_gain: float = 0.5,
+        factor_level: str = "quarter",
     ) -> None:
         super().__init__()
+        if factor_level not in ("half", "quarter"):
+            raise ValueError(f"factor_level must be 'half' or 'quarter', got {factor_level!r}")
         self.layout = layout
         self.backbone = backbone if backbone is not None else UNetBackbone()
         self.weight_scale = WeightScale()  # set by the SIR objective, used at inference
@@ -46,7 +54,10 @@ class ProposalNetwork(nn.Module):
         self.stencil_head = None
         if layout.stencil_channels:
             self.stencil_head = _head(half, layout.stencil_channels, stencil_gain)
-        self.factor_head = _head(quarter, CHANNELS * layout.rank, factor_gain) if layout.rank else None
+        self.factor_at_half = factor_level == "half"
+        self.factor_head = None
+        if layout.rank:
+            self.factor_head = _head(half if self.factor_at_half else quarter, CHANNELS * layout.rank, factor_gain)
 
     @property
     def stride(self) -> int:
@@ -72,9 +83,12 @@ class ProposalNetwork(nn.Module):
         if self.stencil_head is not None:
             parts.append(self.stencil_head(half))
         if self.factor_head is not None:
-            coarse = self.factor_head(quarter)
-            parts.append(nn.functional.interpolate(coarse, half.shape[2:], mode="trilinear", align_corners=False))
-        return torch.cat(parts, dim=1)
+            factor = self.factor_head(half if self.factor_at_half else quarter)
+            if not self.factor_at_half:
+                factor = nn.functional.interpolate(factor, half.shape[2:], mode="trilinear", align_corners=False)
+            parts.append(factor)
+        # Channels outermost again, as the kernels of the Gaussian take it (see `Conv3d`).
+        return torch.cat(parts, dim=1).contiguous()
 
 
 def _head(in_channels: int, out_channels: int, gain: float) -> Conv3d:

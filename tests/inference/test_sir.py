@@ -48,28 +48,43 @@ class TestSIR:
         assert list(state) == ["scale.value"]
         assert torch.isfinite(state["scale.value"])
 
-    def test_without_temperature_the_choice_is_uniform(self, toy):
+    @pytest.mark.parametrize("density", [True, False])
+    @pytest.mark.parametrize("temperature", [0.0, 1e-12])
+    def test_without_temperature_the_choice_is_uniform(self, toy, temperature, density):
         target, y = toy
         layout = layout_of("LC")
         raw, moving = random_raw(layout), image_of(y)
-        for temperature in (0.0, 1e-12):
-            objective = SIRObjective(
-                target, layout, 10, num_resampled=10, temperature=temperature, off_diagonal_penalty=0.0
-            )
-            outcome = objective(raw, moving, moving, 5)
-            assert outcome.figures["ess"] == pytest.approx(1.0)
-            chosen = resample(torch.full((10,), 0.1), 10, torch.Generator().manual_seed(5))
-            _, z = self.log_weights(toy, layout, raw, 10, 5)
-            assert float(outcome.loss) == pytest.approx(float(-target(y, z[chosen]).mean()) / VOXELS, rel=1e-9)
+        objective = SIRObjective(
+            target, layout, 10, 10, temperature=temperature, off_diagonal_penalty=0.0, proposal_density=density
+        )
+        outcome = objective(raw, moving, moving, 5)
+        assert outcome.figures["ess"] == pytest.approx(1.0)
+        chosen = resample(torch.full((10,), 0.1), 10, torch.Generator().manual_seed(5))
+        log_weights, z = self.log_weights(toy, layout, raw, 10, 5)
+        maximized = log_weights[chosen] if density else target(y, z[chosen])
+        assert float(outcome.loss.detach()) == pytest.approx(float(-maximized.mean()) / VOXELS, rel=1e-9)
 
     def test_a_high_temperature_takes_the_best_only(self, toy):
         target, y = toy
         layout = layout_of("LC")
         raw = random_raw(layout)
-        log_weights, z = self.log_weights(toy, layout, raw, 10, 5)
+        log_weights, _ = self.log_weights(toy, layout, raw, 10, 5)
         loss = apply(SIRObjective(target, layout, 10, num_resampled=4, temperature=1e6), raw, y, seed=5)
-        best = z[log_weights.argmax()][None]
-        assert float(loss) == pytest.approx(float(-target(y, best)) / VOXELS, rel=1e-9)
+        assert float(loss.detach()) == pytest.approx(float(-log_weights.max()) / VOXELS, rel=1e-9)
+
+    def test_the_proposal_s_density_keeps_its_variance_up(self, toy):
+        # Where the proposal is the posterior, nothing is to be gained: the mean gradient of log α over samples is zero.
+        # Without log q it pulls all of L's diagonal up, that is the variance down.
+        target, y = toy
+        layout = layout_of("D")
+        pulls = []
+        for density in (True, False):
+            raw = torch.zeros(1, layout.out_channels, *GRID, dtype=torch.float64, requires_grad=True)
+            objective = SIRObjective(target, layout, 10, 10, temperature=0.0, proposal_density=density)
+            apply(objective, raw, y).backward()
+            pulls.append(float(raw.grad[:, 3:].mean()))
+        with_density, without = pulls
+        assert without < with_density
 
     @pytest.mark.parametrize("chunk", [1, 3, 32])
     def test_loss_does_not_depend_on_the_chunk_size(self, toy, chunk):

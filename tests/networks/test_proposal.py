@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 from monai.networks.nets import SegResNet
+from torch import nn
 
 from scripts.gaussian.errors import ShapeError
 from scripts.networks import MonaiBackbone, ProposalLayout, ProposalNetwork, UNetBackbone
@@ -24,6 +25,25 @@ def test_output_has_half_the_resolution_and_the_layout_s_channels(variant):
     raw = network(torch.rand(2, 2, 16, 24, 32))
     assert network.layout.out_channels == channels
     assert raw.shape == (2, channels, 8, 12, 16)
+
+
+@pytest.mark.parametrize("level", ["quarter", "half"])
+def test_the_factor_comes_from_the_level_that_was_asked_for(level):
+    torch.manual_seed(0)
+    layout, pair = ProposalLayout(rank=2), torch.rand(1, 2, 16, 16, 16)
+    network = ProposalNetwork(layout, factor_level=level)
+    with torch.no_grad():
+        factor = layout.gaussian(network(pair)).cov_factor
+        half, quarter = network.backbone(pair)
+        expected = network.factor_head(half if level == "half" else quarter)
+        if level == "quarter":
+            expected = nn.functional.interpolate(expected, scale_factor=2.0, mode="trilinear", align_corners=False)
+    torch.testing.assert_close(factor.flatten(1, 2), expected)
+
+
+def test_another_level_of_the_factor_is_an_error():
+    with pytest.raises(ValueError, match="'half' or 'quarter', got 'eighth'"):
+        ProposalNetwork(ProposalLayout(rank=2), factor_level="eighth")
 
 
 def test_paper_s_network_has_no_biases_and_four_levels():
