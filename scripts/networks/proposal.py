@@ -19,8 +19,8 @@ class ProposalNetwork(nn.Module):
     """(moving, fixed) to the raw parameters of the proposal on the field grid, half the image's resolution.
 
     Heads for the mean and for L work at half resolution. The head for R works at a quarter, its output upsampled
-    trilinearly (decision 2, the paper's setting at 1 mm), or at half: at 2 mm a quarter is 8 mm, too coarse for the detail
-    that R is to hold. All without biases.
+    trilinearly (decision 2, the paper's setting at 1 mm), or at half: at 2 mm a quarter is 8 mm, too coarse for the
+    detail that R is to hold. All without biases.
 
     Args:
         layout: what the output's channels mean; see `ProposalLayout`.
