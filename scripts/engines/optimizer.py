@@ -46,14 +46,21 @@ def soap(
 
 
 def cosine_decay(
-    optimizer: torch.optim.Optimizer, decay_steps: int = 30_000, final_factor: float = 0.1
+    optimizer: torch.optim.Optimizer, decay_steps: int = 30_000, final_factor: float = 0.1, warmup_steps: int = 0
 ) -> torch.optim.lr_scheduler.LambdaLR:
-    """Cosine from the learning rate to `final_factor` of it over `decay_steps` iterations, constant after that."""
-    if decay_steps < 1:
-        raise ValueError(f"decay_steps must be positive, got {decay_steps}")
+    """Cosine from the learning rate to `final_factor` of it over `decay_steps` iterations, constant after that.
+
+    Over the first `warmup_steps` iterations the rate rises linearly: fresh heads on trained features would leap
+    otherwise.
+    """
+    if decay_steps < 1 or warmup_steps < 0:
+        raise ValueError(
+            f"decay_steps must be positive and warmup_steps not negative, got {decay_steps}, {warmup_steps}"
+        )
 
     def factor(step: int) -> float:
         progress = min(step / decay_steps, 1.0)
-        return final_factor + (1 - final_factor) * 0.5 * (1 + math.cos(math.pi * progress))
+        warm = min((step + 1) / (warmup_steps + 1), 1.0)
+        return warm * (final_factor + (1 - final_factor) * 0.5 * (1 + math.cos(math.pi * progress)))
 
     return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)

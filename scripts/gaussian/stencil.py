@@ -50,9 +50,12 @@ class Stencil:
             components within a voxel and each component with itself in the 13 preceding neighbors (45 numbers);
             `full` couples all components of all neighbors (123 numbers).
         initial_std: standard deviation, in image voxels, that the network's zero output stands for.
+        dominance: largest sum of the absolute off-diagonal entries of a row of L, relative to its diagonal; rows beyond
+            it are scaled back. Below 1 the inverse of L is bounded: ‖L⁻¹‖∞ ≤ 1 / ((1 − dominance) · smallest diagonal).
+            None leaves L as it is, and back-substitution may then grow from voxel to voxel without limit.
 
     Raises:
-        GaussianError: for an unknown `cross_channel` or a non-positive `initial_std`.
+        GaussianError: for an unknown `cross_channel`, a non-positive `initial_std` or a `dominance` outside (0, 1).
 
     Examples:
         >>> Stencil("voxel").num_channels, Stencil("full").num_channels
@@ -61,12 +64,15 @@ class Stencil:
 
     cross_channel: CrossChannel = "voxel"
     initial_std: float = 0.25
+    dominance: float | None = None
 
     def __post_init__(self) -> None:
         if self.cross_channel not in get_args(CrossChannel):
             raise GaussianError(f"cross_channel must be one of {get_args(CrossChannel)}, got {self.cross_channel!r}")
         if not (math.isfinite(self.initial_std) and self.initial_std > 0):
             raise GaussianError(f"initial_std must be positive, got {self.initial_std}")
+        if self.dominance is not None and not 0 < self.dominance < 1:
+            raise GaussianError(f"dominance must be between 0 and 1, got {self.dominance}")
 
     @classmethod
     def from_num_channels(cls, num_channels: int) -> Stencil:
@@ -116,14 +122,27 @@ class Stencil:
             raw: shape (*batch, num_channels, X, Y, Z).
 
         Returns:
-            The same shape; the diagonal is softplus(raw) * diagonal_scale, the other entries are unchanged.
+            The same shape; the diagonal is softplus(raw) * diagonal_scale, the other entries are unchanged, but for
+            rows that exceed `dominance`.
         """
         if raw.ndim < 4 or raw.shape[-4] != self.num_channels:
             raise ShapeError("raw stencil parameters", f"(*batch, {self.num_channels}, X, Y, Z)", raw.shape)
         diagonal, rest = raw[..., :CHANNELS, :, :, :], raw[..., CHANNELS:, :, :, :]
         # A saturated softplus underflows to zero in float32 below -103: keep the smallest normal number.
         diagonal = F.softplus(diagonal).clamp_min(torch.finfo(raw.dtype).tiny) * self.diagonal_scale
-        return diagonal if self.is_diagonal else torch.cat([diagonal, rest], dim=-4)
+        if self.is_diagonal:
+            return diagonal
+        if self.dominance is not None:
+            rest = rest * self._row_factors(diagonal, rest)
+        return torch.cat([diagonal, rest], dim=-4)
+
+    def _row_factors(self, diagonal: Tensor, rest: Tensor) -> Tensor:
+        """Factor of at most 1 for each off-diagonal entry, the same along a row of L; shape of `rest`."""
+        rows = torch.tensor([entry.row_channel for entry in self.table[CHANNELS:]], device=rest.device)
+        sums = torch.zeros_like(diagonal).index_add(-4, rows, rest.abs())
+        assert self.dominance is not None
+        factors = (self.dominance * diagonal / sums.clamp_min(torch.finfo(sums.dtype).tiny)).clamp_max(1.0)
+        return factors.index_select(-4, rows)
 
 
 def shift_slices(offset: Offset) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

@@ -99,6 +99,7 @@ def save_posterior(stored: StoredPosterior, path: str | Path) -> None:
             "cross_channel": layout.stencil.cross_channel,
             "rank": layout.rank,
             "initial_std": layout.stencil.initial_std,
+            "dominance": layout.stencil.dominance,
         },
         "transform": _transform_settings(stored.transform),
         "seed": proposals.seed,

@@ -20,6 +20,7 @@ class ProposalLayout:
         cross_channel: pattern of L, see `Stencil`; `none` for a diagonal L.
         rank: columns r of R; 0 for none (decision 4).
         initial_std: standard deviation in image voxels that a raw output of zero stands for.
+        dominance: bound on the rows of L, see `Stencil`.
         deterministic: only the mean, no covariance at all (VoxelMorph).
     """
 
@@ -28,13 +29,14 @@ class ProposalLayout:
         cross_channel: CrossChannel = "voxel",
         rank: int = 10,
         initial_std: float = 0.25,
+        dominance: float | None = None,
         deterministic: bool = False,
     ) -> None:
         if rank < 0:
             raise ValueError(f"rank must not be negative, got {rank}")
         if deterministic and rank:
             raise ValueError(f"a deterministic network has no covariance, but rank is {rank}; set it to 0")
-        self.stencil = Stencil(cross_channel, initial_std)
+        self.stencil = Stencil(cross_channel, initial_std, dominance)
         self.rank = rank
         self.deterministic = deterministic
 

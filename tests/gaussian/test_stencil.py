@@ -55,6 +55,26 @@ def test_diagonal_stays_positive_for_any_network_output():
     assert (Stencil("none").entries(raw) > 0).all()
 
 
+@pytest.mark.parametrize("pattern", ["voxel", "full"])
+def test_dominance_bounds_the_rows_of_the_matrix_and_its_inverse(pattern):
+    torch.manual_seed(0)
+    stencil = Stencil(pattern, dominance=0.9)
+    raw = 3.0 * torch.randn(stencil.num_channels, 3, 4, 5, dtype=torch.float64)
+    L = dense_cholesky(stencil, stencil.entries(raw))
+    diagonal = L.diagonal()
+    assert ((L.abs().sum(1) - diagonal) <= 0.9 * diagonal * (1 + 1e-12)).all()
+    inverse = torch.linalg.inv(L)
+    assert float(inverse.abs().sum(1).max()) <= float(10 / diagonal.min()) * (1 + 1e-12)
+    free = dense_cholesky(stencil, Stencil(pattern).entries(raw))
+    assert torch.equal(diagonal, free.diagonal())
+    assert float(torch.linalg.inv(free).abs().max()) > 1e3 * float(inverse.abs().max())
+
+
+def test_dominance_leaves_rows_within_it_alone():
+    raw = 0.01 * torch.randn(1, 45, 2, 3, 4)
+    assert torch.equal(Stencil("voxel", dominance=0.9).entries(raw), Stencil("voxel").entries(raw))
+
+
 @pytest.mark.parametrize("grid", [(1, 1, 1), (2, 3, 4), (1, 5, 7)])
 def test_coordinates_agree_with_the_dense_matrix(grid):
     stencil = Stencil("full")
@@ -80,7 +100,9 @@ def test_shift_slices_pair_voxels_with_their_neighbors():
     assert torch.equal(grid[there] - grid[here], torch.full((1, 3, 3), -12 + 1))
 
 
-@pytest.mark.parametrize("arguments", [{"cross_channel": "some"}, {"initial_std": 0.0}, {"initial_std": float("nan")}])
+@pytest.mark.parametrize(
+    "arguments", [{"cross_channel": "some"}, {"initial_std": 0.0}, {"initial_std": float("nan")}, {"dominance": 1.0}]
+)
 def test_bad_arguments_are_named(arguments):
     with pytest.raises(GaussianError, match=next(iter(arguments))):
         Stencil(**arguments)
