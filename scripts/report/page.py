@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from scripts.io.atomic import atomic_path
+from scripts.io.atomic import writing
 from scripts.report import tables
 from scripts.report.findings import find
 from scripts.report.pictures import Pictures
@@ -35,7 +35,7 @@ def write_report(result: RegistrationResult, path: Path) -> None:
         path: of the HTML file, which appears whole or not at all.
     """
     page = render_report(result)
-    with atomic_path(path) as part:
+    with writing(path) as part:
         part.write_text(page, encoding="utf-8")
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from scripts.data.errors import DataError
 from scripts.data.labels import SEG35
 from scripts.evaluation.label_samples import LabelSamples
-from scripts.io.atomic import atomic_path
+from scripts.io.atomic import writing
 from scripts.io.grid import Grid
 from scripts.summary.result import LabelResult, StructureVolume
 from scripts.summary.space import PairSpace
@@ -93,8 +93,8 @@ class LabelAccumulator:
 
     def dice(self, label_map: Tensor) -> float:
         """Mean Dice of a label map against the fixed image's own, over the structures that both have."""
-        scores = [self._compare(label_map, value)[1] for value in self.values]
-        return float(np.mean([score for score in scores if score is not None])) if any(scores) else float("nan")
+        scores = [score for value in self.values if (score := self._compare(label_map, value)[1]) is not None]
+        return float(np.mean(scores)) if scores else float("nan")
 
     def _compare(self, label_map: Tensor, value: int) -> tuple[float | None, float | None]:
         """The volume in the fixed image's own map, and the Dice of a map against it; None without such a structure."""
@@ -110,7 +110,7 @@ class LabelAccumulator:
 
 def write_volumes(volumes: list[StructureVolume], path: Path) -> None:
     """`volumes.csv`: one row a structure."""
-    with atomic_path(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+    with writing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["label", "name", "volume_mm3", "lower_95_mm3", "upper_95_mm3", "fixed_volume_mm3", "dice"])
         for row in volumes:

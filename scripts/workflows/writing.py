@@ -15,13 +15,12 @@ import numpy as np
 from scipy.ndimage import affine_transform
 
 from scripts.data.errors import DataError
-from scripts.io.atomic import atomic_path
+from scripts.io.atomic import check_writable, part_of, writing
 from scripts.io.grid import Grid, affine_displacement
 from scripts.io.inverse import invert
 from scripts.io.itk import write_displacement, write_inverse_transform, write_transform
 from scripts.io.nifti import write_volume
 from scripts.io.posterior_file import StoredPosterior, save_posterior
-from scripts.report.page import write_report
 from scripts.summary.labels import write_volumes
 from scripts.summary.result import RegistrationResult
 
@@ -43,7 +42,7 @@ def result_folder(folder: Path, sources: Mapping[str, str], overwrite: bool = Fa
         DataError: when the folder holds something else, or cannot be written.
     """
     check_folder(folder, sources, overwrite)
-    part = folder.with_name(f".part-{secrets.token_hex(4)}-{folder.name}")
+    part = part_of(folder)
     try:
         part.mkdir(parents=True)
     except OSError as error:
@@ -63,11 +62,12 @@ def result_folder(folder: Path, sources: Mapping[str, str], overwrite: bool = Fa
 
 def check_folder(folder: Path, sources: Mapping[str, str], overwrite: bool = False) -> None:
     """See :func:`result_folder`; to be called before the work, not after it."""
-    if not folder.exists() or overwrite:
+    check_writable(folder.parent)
+    if not folder.exists():
         return
     if not folder.is_dir():
         raise DataError(f"{folder} is a file; choose another --output_dir")
-    if not any(folder.iterdir()):
+    if overwrite or not any(folder.iterdir()):
         return
     try:
         earlier = json.loads((folder / DIAGNOSTICS).read_text(encoding="utf-8"))["files"]
@@ -83,21 +83,14 @@ def check_folder(folder: Path, sources: Mapping[str, str], overwrite: bool = Fal
             )
 
 
-def write_result(
-    stored: StoredPosterior,
-    result: RegistrationResult,
-    folder: Path,
-    header: Any = None,
-    report: bool = True,
-) -> None:
-    """Write all files of a registration.
+def write_result(stored: StoredPosterior, result: RegistrationResult, folder: Path, header: Any = None) -> None:
+    """Write all files of a registration but the report and `diagnostics.json`, which also say how long this took.
 
     Args:
         stored: the posterior.
-        result: what it says.
+        result: what it says. Its diagnostics get the inverse's errors.
         folder: where, exists.
         header: the fixed file's NIfTI header, whose codes the volumes keep.
-        report: also write `report.html`.
     """
     grid, alignment = result.grid, result.alignment
     inverse = invert(result.displacement, grid)
@@ -134,9 +127,6 @@ def write_result(
         verdict = {key: result.diagnostics.get(f"modes_{key}") for key in ("distinct", "p_value")}
         write_json({"modes": shares, **verdict}, folder / "modes" / "modes.json")
     save_posterior(stored, folder / "posterior.pt")
-    if report:
-        write_report(result, folder / "report.html")
-    write_json(result.diagnostics, folder / DIAGNOSTICS)
 
 
 def total_inverse(field: np.ndarray, grid: Grid, alignment: np.ndarray) -> np.ndarray:
@@ -168,5 +158,5 @@ def write_json(content: Mapping[str, Any], path: Path) -> None:
             return None
         return value
 
-    with atomic_path(path) as part:
+    with writing(path) as part:
         part.write_text(json.dumps(clean(content), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -106,23 +106,6 @@ def test_a_label_or_mask_of_another_grid_is_refused(kind, capsys, tmp_path, weig
     assert f"moving_{kind}" in fails(capsys, tmp_path, weights, **files)
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"align": "elastic"}, "--align"),
-        ({"num_proposals": 1}, "--num_proposals"),
-        ({"num_samples": 0}, "--num_samples"),
-        ({"refine_steps": -1}, "--refine_steps"),
-        ({"ckpt_path": "/nowhere/model.pt"}, "--ckpt_path"),
-        ({"label_names": "/nowhere/names.json"}, "--label_names"),
-        ({"moving": None}, "--moving"),
-    ],
-)
-def test_wrong_options_are_named(settings, words, capsys, tmp_path, weights, pair):
-    files = {"fixed": pair.files["fixed"], "moving": pair.files["moving"]}
-    assert words in fails(capsys, tmp_path, weights, **{**files, **settings})
-
-
 def test_of_many_pairs_the_good_ones_are_done_and_the_bad_ones_listed(capsys, tmp_path, weights, pair):
     lines = ["fixed,moving,name"]
     lines += [f"{pair.files['fixed']},{pair.files['moving']},good", f"{pair.files['fixed']},/nowhere/m.nii,bad"]
