@@ -62,7 +62,7 @@ def render_report(result: RegistrationResult) -> str:
     scripts = [_script(niivue), _script((_ASSETS / "viewer.js").read_text(encoding="utf-8"))] if niivue else []
     return environment.get_template("report.html").render(
         result=result,
-        verdict=verdict(result.diagnostics, findings, result.warnings),
+        verdict=verdict(result.diagnostics, findings, result.warnings, volumes),
         level_words=LEVEL_WORDS,
         figures=tables.key_figures(result.diagnostics, findings),
         places=pictures.slices(),
