@@ -35,7 +35,7 @@ from monai.transforms import (
 from scipy.ndimage import binary_fill_holes
 
 from scripts.alignment.align import Method, align, apply_alignment
-from scripts.alignment.checks import check_overlap, looks_stripped
+from scripts.alignment.checks import bounds_text, check_overlap, looks_stripped
 from scripts.data.errors import DataError
 from scripts.data.loading import IntegerLabeld, LoadVolumed, ScaleBraind
 from scripts.data.transforms import AXIS_LABELS, PlainCompose, spacing_transform
@@ -238,9 +238,8 @@ class CheckMovingd(Transform):
         item = dict(data)
         moving: MetaTensor = item["moving"]
         if not bool((moving.as_tensor() > 0).any()):
-            fixed, file = Grid.of(item["fixed_file"]).bounds.round(), Grid.of(item["moving_file"]).bounds.round()
+            fixed, file = (bounds_text(Grid.of(item[f"{role}_file"])) for role in ("fixed", "moving"))
             raise DataError(
-                f"the moving brain (its image spans {file.tolist()} mm) does not reach the fixed one "
-                f"({fixed.tolist()} mm); try --align affine"
+                f"the moving brain (its image covers {file}) does not reach the fixed one ({fixed}); try --align affine"
             )
         return item

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -161,3 +162,26 @@ def test_the_command_works_from_a_folder_with_its_own_scripts_and_fails_in_one_l
     assert "Traceback" not in failed.stderr
     figures = json.loads((elsewhere / "out/moving__to__fixed/diagnostics.json").read_text())
     assert figures["num_proposals"] == 12
+
+
+def test_the_command_runs_after_packing_and_unpacking_and_gives_advice_from_elsewhere(tmp_path):
+    """RELIABILITY 16. As far as reading the weights and looking for the files: a whole run would compile everything."""
+    packed, unpacked = tmp_path / "packed", tmp_path / "ausgepackt ü 1"
+    for folder in ("scripts", "configs", "models"):
+        shutil.copytree(ROOT / folder, packed / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.unpack_archive(shutil.make_archive(str(tmp_path / "bundle"), "zip", packed), unpacked)
+    line = [sys.executable, "-m", "monai.bundle", "run", "inference", "--device", "cpu", "--fixed", "f.nii"]
+    line += ["--moving", "m.nii", "--config_file"]
+    environment = {**os.environ, "PYTHONPATH": ""}
+    there = subprocess.run(
+        [*line, "configs/inference.json"], cwd=unpacked, env=environment, capture_output=True, text=True, check=False
+    )
+    assert there.returncode == 1
+    assert there.stderr.splitlines()[-1] == "error: fixed f.nii: the file does not exist"
+    config = str(unpacked / "configs/inference.json")
+    elsewhere = subprocess.run(
+        [*line, config], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert elsewhere.returncode == 1
+    assert "--bundle_root" in elsewhere.stderr.splitlines()[-1]
+    assert "Traceback" not in there.stderr + elsewhere.stderr
