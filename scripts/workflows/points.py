@@ -89,7 +89,7 @@ def check_inside(points: Points, grid: Grid, space: str) -> None:
 
     def held(ras: np.ndarray) -> np.ndarray:
         indices = grid.to_indices(ras)
-        return ((indices >= -0.5) & (indices <= np.array(grid.shape) - 0.5)).all(axis=1)
+        return np.all((indices >= -0.5) & (indices <= np.array(grid.shape) - 0.5), axis=1)
 
     points.inside = held(points.ras)
     outside = [name for name, inside in zip(points.names, points.inside, strict=True) if not inside]
