@@ -22,6 +22,7 @@ from scripts.report.words import (
     WEIGHT_ALONE,
     Level,
     missed_volumes,
+    mostly_missed,
     tail_shape,
     too_many_missed,
 )
@@ -97,7 +98,7 @@ def uncertainty_light(
         text = (
             f"the fixed labels contradict the uncertainty: {missed} of {known} volumes are outside of their intervals"
         )
-        return Light(subject, "poor" if 2 * missed > known else "caution", text)
+        return Light(subject, "poor" if mostly_missed(missed, known) else "caution", text)
     if (tail is not None and tail > KHAT_LIMIT) or (ess is not None and ess < ESS_FEW):
         return Light(subject, "caution", "the uncertainty is rough, as few samples carry most of the weight")
     if ess is None or tail is None:

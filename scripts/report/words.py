@@ -172,7 +172,8 @@ def _places(findings: Findings) -> list[Caution]:
     if findings.most_uncertain:
         place = findings.most_uncertain
         x, y, z = (f"{round(value):d}".replace("-", "−") for value in place.world)
-        text += f"Its peak is in the {place.name}, at ({x}, {y}, {z}) mm RAS: {number(place.value, 2)} mm. "
+        where = f"in the {place.name}, at ({x}, {y}, {z}) mm RAS"
+        text += f"Its peak, the brain's ends aside, is {where}: {number(place.value, 2)} mm. "
     half, most = number(findings.std_median, 2), number(findings.std_high, 2)
     text += f"Half of the brain is below {half} mm, {percent(0.95)} below {most} mm."
     wide = findings.std_median > STD_WIDE
@@ -209,7 +210,8 @@ def _volume_words(volumes: Sequence[StructureVolume]) -> list[Caution]:
     if too_many_missed(missed, known):
         text = f"For {missed} of {known} structures the volume in the fixed image's own labels lies outside of"
         text += f" the {percent(0.95)} interval: the intervals are too narrow for this pair."
-        found.append(Caution("caution", "Volumes outside of their intervals", text))
+        level: Level = "poor" if mostly_missed(missed, known) else "caution"
+        found.append(Caution(level, "Volumes outside of their intervals", text))
     return found
 
 
@@ -222,6 +224,11 @@ def missed_volumes(volumes: Sequence[StructureVolume]) -> tuple[int, int]:
 def too_many_missed(missed: int, known: int) -> bool:
     """Whether intervals are too narrow; even perfect ones miss one in twenty."""
     return missed > max(1.0, 0.1 * known)
+
+
+def mostly_missed(missed: int, known: int) -> bool:
+    """Whether intervals are of no use: they miss more than they hit."""
+    return 2 * missed > known
 
 
 def _mode_words(diagnostics: Mapping[str, Any], findings: Findings, weights: Sequence[float]) -> list[Caution]:
