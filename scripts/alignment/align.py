@@ -194,11 +194,11 @@ def _report(
     distance = float(np.linalg.norm(matrix[:3, :3] @ center + matrix[:3, 3] - center))
     u, _, vt = np.linalg.svd(matrix[:3, :3])  # the rotation is the orthogonal factor of the polar decomposition
     angle = float(np.degrees(Rotation.from_matrix(u @ vt).magnitude()))
-    name = method.capitalize() if method == wanted else f"Warning: no {wanted} map fits better than a rigid one. Rigid"
+    name = f"{method.capitalize()} alignment" + ("" if method == wanted else f" (no {wanted} map fits better)")
     growth = 100 * (float(np.linalg.det(matrix[:3, :3])) ** (1 / 3) - 1)
     size = f", the moving one {abs(growth):.0f} % {'longer' if growth > 0 else 'shorter'}" if abs(growth) >= 1 else ""
     text = (
-        f"{name} alignment: the brains were {distance:.1f} mm and {angle:.1f} degrees apart{size}; "
+        f"{name}: the brains were {distance:.1f} mm and {angle:.1f} degrees apart{size}; "
         f"mutual information {before:.2f} -> {after:.2f}"
     )
     return Alignment(matrix, method, text, before, after)

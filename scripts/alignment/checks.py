@@ -37,9 +37,6 @@ _DEEPEST_SKULL = 20.0
 def check_overlap(fixed_grid: Grid, moving_grid: Grid) -> None:
     """Refuse a pair whose volumes have no point of space in common.
 
-    The volumes are compared as they lie, also when oblique: two convex bodies are apart exactly if they are along one
-    of the normals of their faces or one of the cross products of their edges.
-
     Args:
         fixed_grid: where the fixed image's voxels are.
         moving_grid: where the moving image's voxels are.
@@ -47,17 +44,28 @@ def check_overlap(fixed_grid: Grid, moving_grid: Grid) -> None:
     Raises:
         DataError: with both bounding boxes, when the volumes are apart.
     """
-    edges = [grid.affine[:3, :3].T for grid in (fixed_grid, moving_grid)]  # rows, each (3, 3)
+    if are_apart(fixed_grid, moving_grid):
+        raise DataError(
+            f"the images do not overlap in space: fixed covers {bounds_text(fixed_grid)}, "
+            f"moving {bounds_text(moving_grid)}; use --align affine, or correct the headers"
+        )
+
+
+def are_apart(one: Grid, other: Grid) -> bool:
+    """Whether two volumes have no point of space in common.
+
+    They are compared as they lie, also when oblique: two convex bodies are apart exactly if they are along one of the
+    normals of their faces or one of the cross products of their edges.
+    """
+    edges = [grid.affine[:3, :3].T for grid in (one, other)]  # rows, each (3, 3)
     normals = [np.linalg.inv(rows).T for rows in edges]
     crossed = [np.cross(a, b) for a, b in itertools.product(*edges)]
-    corners = [_corners(grid) for grid in (fixed_grid, moving_grid)]
+    corners = [_corners(grid) for grid in (one, other)]
     for axis in (*normals[0], *normals[1], *crossed):
-        fixed, moving = (points @ axis for points in corners)
-        if fixed.max() < moving.min() or moving.max() < fixed.min():
-            raise DataError(
-                f"the images do not overlap in space: fixed covers {_bounds(fixed_grid)}, "
-                f"moving {_bounds(moving_grid)}; use --align affine, or correct the headers"
-            )
+        first, second = (points @ axis for points in corners)
+        if first.max() < second.min() or second.max() < first.min():
+            return True
+    return False
 
 
 def brain_mask(image: MetaTensor) -> Tensor:
@@ -150,7 +158,8 @@ def _corners(grid: Grid) -> np.ndarray:
     return grid.to_world(indices)
 
 
-def _bounds(grid: Grid) -> str:
+def bounds_text(grid: Grid) -> str:
+    """The box around a volume's voxels in words."""
     low, high = grid.bounds
     return ", ".join(f"{name} {a:.0f}..{b:.0f}" for name, a, b in zip("RAS", low, high, strict=True)) + " mm"
 

@@ -7,7 +7,7 @@
 | singular affine | error |
 | no spatial codes | warning; NIfTI's default is assumed: axes left, anterior, superior |
 | NaN or infinite voxels | warning, they become 0; error if no voxel is finite |
-| constant image | error; a label map may be constant |
+| constant image | error; a label map or a mask may be constant |
 | label values that are not whole numbers | error: such a map was interpolated |
 """
 
@@ -42,11 +42,16 @@ def is_label(key: Hashable) -> bool:
     return str(key).endswith("label")
 
 
+def is_mask(key: Hashable) -> bool:
+    """Whether a key of an item holds a mask: ``fixed_mask`` or ``moving_mask``."""
+    return str(key).endswith("mask")
+
+
 class LoadVolumed(MapTransform):
     """Load the volumes of an item as float32 ``MetaTensor`` [1, X, Y, Z], or paint them if the item is synthetic.
 
     Args:
-        keys: of paths. Keys that end in ``label`` hold label maps.
+        keys: of paths. Keys that end in ``label`` hold label maps, those that end in ``mask`` masks.
         allow_missing_keys: whether an item may lack one of them.
 
     Raises:
@@ -71,7 +76,7 @@ class LoadVolumed(MapTransform):
             return item
         for key in self.key_iterator(item):
             what = f"{key} {item[key]}"
-            item[key] = check_volume(self._read(Path(item[key]), what), what, is_label(key))
+            item[key] = check_volume(self._read(Path(item[key]), what), what, is_label(key), is_mask(key))
         return item
 
     def _read(self, path: Path, what: str) -> MetaTensor:
@@ -93,13 +98,14 @@ class LoadVolumed(MapTransform):
         return volume
 
 
-def check_volume(volume: MetaTensor, what: str, label: bool = False) -> MetaTensor:
+def check_volume(volume: MetaTensor, what: str, label: bool = False, mask: bool = False) -> MetaTensor:
     """Check a volume that was just loaded, and repair what can be repaired safely.
 
     Args:
         volume: [C, X, Y, Z, ...] with its affine and header.
         what: role and file, for messages.
         label: whether it is a label map.
+        mask: whether it is a mask, which may be constant.
 
     Returns:
         The volume [1, X, Y, Z], finite; a label map holds whole numbers.
@@ -131,7 +137,7 @@ def check_volume(volume: MetaTensor, what: str, label: bool = False) -> MetaTens
     if label:
         _check_label_values(values, what)
         values = values.round()  # stored with a slope, 3 may come as 2.9999998
-    elif bool((values == values.flatten()[0]).all()):
+    elif not mask and bool((values == values.flatten()[0]).all()):
         raise DataError(f"{what}: the image is constant ({values.flatten()[0].item():g})")
     # Only what later steps need: the rest of the header describes the file, not the array any more.
     return MetaTensor(values, affine=affine, meta={"filename_or_obj": volume.meta.get("filename_or_obj", what)})

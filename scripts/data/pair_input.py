@@ -35,7 +35,7 @@ from monai.transforms import (
 from scipy.ndimage import binary_fill_holes
 
 from scripts.alignment.align import Method, align, apply_alignment
-from scripts.alignment.checks import check_overlap, looks_stripped
+from scripts.alignment.checks import bounds_text, check_overlap, looks_stripped
 from scripts.data.errors import DataError
 from scripts.data.loading import IntegerLabeld, LoadVolumed, ScaleBraind
 from scripts.data.transforms import AXIS_LABELS, PlainCompose, spacing_transform
@@ -67,7 +67,12 @@ def pair_input_transforms(
         percentile: see :class:`~scripts.data.loading.ScaleBraind`.
         alignment: none, rigid, affine or auto, see :func:`~scripts.alignment.align.align`.
         seed: of the alignment's random sampling.
+
+    Raises:
+        DataError: for another method of alignment, or voxels and strides that are not positive.
     """
+    if not pixdim > 0 or stride < 1:
+        raise DataError(f"voxels must be larger than 0 mm and the stride at least 1, got {pixdim} and {stride}")
     images, on_work = ("fixed", "moving"), ("fixed", "fixed_mask")
     return PlainCompose(
         [
@@ -117,18 +122,28 @@ class CheckPaird(Transform):
                         f"{role}_{kind}: its grid (shape {Grid.of(other).shape}) is not that of the {role} image "
                         f"(shape {grid.shape}); resample it to the image with nearest-neighbor interpolation"
                     )
-            if f"{role}_mask" in item:
-                if not bool((item[f"{role}_mask"] > 0).any()):
-                    raise DataError(f"{role}_mask: no voxel is above 0")
-                continue
-            stripped, why = looks_stripped(item[role])
-            if not stripped:
-                item["warnings"].append(
-                    f"The {role} image does not look skull-stripped ({why}). The model was trained on stripped brains: "
-                    f"expect a worse registration; strip it, or give a brain mask with --{role}_mask."
-                )
-                logger.warning(item["warnings"][-1])
+            item["warnings"] += self._about_brain(role, item[role], item.get(f"{role}_mask"))
+        for warning in item["warnings"]:
+            logger.warning(warning)
         return item
+
+    @staticmethod
+    def _about_brain(role: str, image: MetaTensor, mask: MetaTensor | None) -> list[str]:
+        """What is to be said about the image's surroundings of the brain."""
+        found = []
+        if mask is not None:
+            if not bool((mask > 0).any()):
+                raise DataError(f"{role}_mask: no voxel is above 0")
+            if not bool((mask > 0).all()):
+                return []
+            found.append(f"The {role} mask covers the whole image, so it has no effect.")
+        stripped, why = looks_stripped(image)
+        if not stripped:
+            found.append(
+                f"The {role} image does not look skull-stripped ({why}). The model was trained on stripped brains: "
+                f"expect a worse registration; strip it, or give a brain mask with --{role}_mask."
+            )
+        return found
 
 
 class StripByMaskd(MapTransform):
@@ -162,19 +177,18 @@ class Alignd(Transform):
         seed: of random sampling.
 
     Raises:
-        DataError: when the two do not overlap in space and are not to be aligned, or for another method.
+        DataError: for another method; when the two do not overlap in space and are not to be aligned.
     """
 
     METHODS = get_args(Method)
 
     def __init__(self, method: Method = "auto", seed: int = 0) -> None:
+        if method not in self.METHODS:
+            raise DataError(f"the alignment must be one of {', '.join(self.METHODS)}, got {method!r}")
         self.method, self.seed = method, seed
 
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
         """Align one pair."""
-        # Here and not when the config is read, where MONAI would bury the message.
-        if self.method not in self.METHODS:
-            raise DataError(f"--align must be one of {', '.join(self.METHODS)}, got {self.method!r}")
         item = dict(data)
         fixed, moving = item["fixed"], item["moving"]
         if self.method == "none":
@@ -224,9 +238,8 @@ class CheckMovingd(Transform):
         item = dict(data)
         moving: MetaTensor = item["moving"]
         if not bool((moving.as_tensor() > 0).any()):
-            fixed, file = Grid.of(item["fixed_file"]).bounds.round(), Grid.of(item["moving_file"]).bounds.round()
+            fixed, file = (bounds_text(Grid.of(item[f"{role}_file"])) for role in ("fixed", "moving"))
             raise DataError(
-                f"the moving brain (its image spans {file.tolist()} mm) does not reach the fixed one "
-                f"({fixed.tolist()} mm); try --align affine"
+                f"the moving brain (its image covers {file}) does not reach the fixed one ({fixed}); try --align affine"
             )
         return item

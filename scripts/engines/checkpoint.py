@@ -6,9 +6,7 @@ checkpoint, the old one or the new one. Reading never runs code from the file.
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import os
 import pickle
 import random
 import zipfile
@@ -21,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from scripts.engines.errors import CheckpointError
+from scripts.io.atomic import atomic_path
 
 
 def save_atomically(content: Mapping[str, Any], path: str | Path) -> None:
@@ -33,19 +32,11 @@ def save_atomically(content: Mapping[str, Any], path: str | Path) -> None:
     path = Path(path)
     if bad := _non_finite(content):
         raise CheckpointError(path, f"not written, since it would hold NaN or infinite numbers: {', '.join(bad[:5])}")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
+        with atomic_path(path, durable=True) as part, part.open("wb") as file:
             torch.save(dict(content), file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
     except (OSError, RuntimeError) as error:
         raise CheckpointError(path, f"could not be written ({error}); what was there before is intact") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def read(path: str | Path, map_location: torch.device | str = "cpu") -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from scripts.data.labels import SEG35
 from scripts.evaluation.pair_result import PAIR_SCORES, STRUCTURE_SCORES, PairResult
+from scripts.io.atomic import write_text
 
 STRUCTURES_FILE, CURVES_FILE, PAIRS_FILE = "pairs.csv", "curves.jsonl", "pair_summaries.csv"
 SETTINGS_FILE = "settings.json"
@@ -32,20 +33,6 @@ class ResultsError(ValueError):
 def structure_name(label: int) -> str:
     """FreeSurfer's name of a seg35 label, ``label-N`` for any other."""
     return SEG35[label].name if label in SEG35 else f"label-{label}"
-
-
-def write_atomically(path: PathLike, text: str) -> None:
-    """Write a file so that it is there completely or, whatever happens, as it was before."""
-    path = Path(path)
-    temporary = path.with_name(path.name + ".part")
-    try:
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 class ResultStore:
@@ -70,7 +57,7 @@ class ResultStore:
         for name, text in _as_texts(self.results).items():
             path = self.folder / name
             if path.exists() and path.read_text(encoding="utf-8") != text:
-                write_atomically(path, text)
+                write_text(path, text)
         self._done = {(result.fixed, result.moving) for result in self.results}
 
     def __len__(self) -> int:
@@ -100,7 +87,7 @@ class ResultStore:
                     f"{self.folder} holds {len(self)} pairs of other settings: {details}. "
                     "Choose another output_dir, or start over with resume=False"
                 )
-        write_atomically(path, text + "\n")
+        write_text(path, text + "\n")
 
     def add(self, result: PairResult) -> None:
         """Append one pair; after an interruption it is in the folder completely or not at all."""

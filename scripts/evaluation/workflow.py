@@ -24,10 +24,11 @@ from scripts.evaluation.figures import draw_figures
 from scripts.evaluation.label_maps import check_labels
 from scripts.evaluation.pair_report import LabeledPair, evaluate_fields, evaluate_pair
 from scripts.evaluation.pair_result import PairResult
-from scripts.evaluation.results import PathLike, ResultStore, write_atomically
+from scripts.evaluation.results import PathLike, ResultStore
 from scripts.evaluation.table import Summary, format_tables, summarize_results, to_json
 from scripts.gaussian.noise import fold
 from scripts.inference.chunks import CHUNK
+from scripts.io.atomic import write_text
 from scripts.networks.layout import ProposalLayout
 from scripts.networks.weight_scale import trained_scale
 from scripts.registration.target import Target
@@ -209,8 +210,8 @@ class Evaluation(Evaluator):
         folder = self.store.folder
         summary = summarize_results(self.store.results)
         tables = format_tables({self.name: summary})
-        write_atomically(folder / "summary.json", to_json(summary))
-        write_atomically(folder / "tables.txt", tables + "\n")
+        write_text(folder / "summary.json", to_json(summary))
+        write_text(folder / "tables.txt", tables + "\n")
         print(f"\n{tables}\n")
         if self.figures:
             paths = draw_figures({self.name: self.store.results}, folder / "figures")

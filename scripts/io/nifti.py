@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from scripts.data.errors import DataError
-from scripts.io.atomic import atomic_path
+from scripts.io.atomic import writing
 from scripts.io.grid import Grid
 
 _ALIGNED = 2
@@ -85,25 +84,6 @@ def save_image(
     image.header["descrip"] = text.encode("ascii", "replace")[:_DESCRIPTION_BYTES]
     with writing(path) as part:
         nib.save(image, part)
-
-
-@contextmanager
-def writing(path: str | Path) -> Iterator[Path]:
-    """`atomic_path` for files that a person has asked for.
-
-    Raises:
-        DataError: with the reason, when the system refuses to write.
-    """
-    try:
-        with atomic_path(path) as part:
-            yield part
-    except OSError as error:
-        reason = error.strerror or str(error)
-        if isinstance(error, FileExistsError | NotADirectoryError):
-            reason = f"{error.filename} is a file, not a folder"
-        raise DataError(
-            f"{path}: could not be written ({reason}); choose another output folder or make room for it"
-        ) from error
 
 
 def _smallest_type(array: np.ndarray, path: str | Path) -> np.dtype:

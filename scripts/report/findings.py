@@ -65,17 +65,36 @@ def find(result: RegistrationResult) -> Findings:
     median, high = (float(value) for value in np.percentile(inside, [50, 95]))
     folds = np.where(brain, np.nan_to_num(np.asarray(result.fold_probability, dtype=np.float32)), 0)
     difference = mode_difference(result.modes)
+    seen = in_view(brain)
     return Findings(
         center=_center(brain),
         std_median=median if spread else None,
         std_high=high if spread else None,
-        most_uncertain=_highest(std, brain, result) if spread else None,
+        most_uncertain=_highest(std, seen, result) if spread else None,
         regions=rank_regions(result, brain) if spread else (),
         likely_folds=int(np.count_nonzero(folds > 0.5)),
         fold_place=_highest(folds, folds > 0, result) if bool((folds > 0).any()) else None,
         uncertain_labels=_uncertain_share(result.labels),
-        mode_place=_highest(difference, brain, result) if difference is not None else None,
+        mode_place=_highest(difference, seen, result) if difference is not None else None,
     )
+
+
+def in_view(brain: np.ndarray) -> np.ndarray:
+    """The brain without its ends: each slice through a place cuts at least a third of the largest one's area there.
+
+    At the ends, where there is little image to go by, uncertainty is often largest, and a picture shows nothing.
+
+    Args:
+        brain: bool [X, Y, Z], not empty.
+
+    Returns:
+        bool [X, Y, Z], not empty.
+    """
+    kept = brain.copy()
+    for axis in range(3):
+        areas = brain.sum(axis=tuple(other for other in range(3) if other != axis))
+        kept &= np.expand_dims(areas >= areas.max() / 3, [other for other in range(3) if other != axis])
+    return kept if kept.any() else brain
 
 
 def mode_distances(modes: Sequence[Mode]) -> list[np.ndarray]:

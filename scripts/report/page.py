@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from scripts.io.atomic import atomic_path
+from scripts.io.atomic import writing
 from scripts.report import tables
 from scripts.report.findings import find
 from scripts.report.pictures import Pictures
@@ -35,7 +35,7 @@ def write_report(result: RegistrationResult, path: Path) -> None:
         path: of the HTML file, which appears whole or not at all.
     """
     page = render_report(result)
-    with atomic_path(path) as part:
+    with writing(path) as part:
         part.write_text(page, encoding="utf-8")
 
 
@@ -62,7 +62,7 @@ def render_report(result: RegistrationResult) -> str:
     scripts = [_script(niivue), _script((_ASSETS / "viewer.js").read_text(encoding="utf-8"))] if niivue else []
     return environment.get_template("report.html").render(
         result=result,
-        verdict=verdict(result.diagnostics, findings, result.warnings),
+        verdict=verdict(result.diagnostics, findings, result.warnings, volumes),
         level_words=LEVEL_WORDS,
         figures=tables.key_figures(result.diagnostics, findings),
         places=pictures.slices(),

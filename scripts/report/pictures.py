@@ -14,10 +14,11 @@ from scripts.report.colors import (
     entropy_scale,
     jacobian_scale,
     label_colors,
+    nice_ceiling,
     uncertainty_scale,
 )
 from scripts.report.display import Coarse, Frame, crop_box, intensity_window, to_unit
-from scripts.report.findings import CERTAIN, Findings, mode_distances
+from scripts.report.findings import CERTAIN, Findings
 from scripts.report.names import number, percent
 from scripts.report.tiles import Painter, Tile
 from scripts.report.viewer import gray_volume, label_volume, overlay_volume, view_data
@@ -76,20 +77,24 @@ class Pictures:
         return rows
 
     def modes(self) -> Row | None:
-        """Each mode's warped image where the modes differ most, colored by its distance from their common mean."""
+        """Each mode's warped image where the modes differ most, colored by how it differs from the mean's.
+
+        With its sign: the distances of two modes from their mean look alike, and do not tell one from the other.
+        """
         modes, place = self.result.modes, self.findings.mode_place
         if place is None:
             return None
-        distances = [self.frame.show(distance) for distance in mode_distances(modes)]
-        scale = uncertainty_scale(float(max(np.percentile(distance[self.brain], 99.5) for distance in distances)))
-        index = self._shown(place.index)
         window = intensity_window(self.frame.show(self.result.warped), self.brain)
+        images = [to_unit(self.frame.show(mode.warped), window) for mode in modes]
+        differences = [image - self.warped for image in images]
+        largest = max(np.percentile(np.abs(difference[self.brain]), 99.5) for difference in differences)
+        scale = difference_scale(nice_ceiling(float(largest)))
+        index = self._shown(place.index)
         columns = []
-        for i, (mode, distance) in enumerate(zip(modes, distances, strict=True)):
+        for i, (mode, image, difference) in enumerate(zip(modes, images, differences, strict=True)):
             title = f"Mode {i + 1} · {percent(mode.weight)}"
-            gray = to_unit(self.frame.show(mode.warped), window)
-            tiles = self.painter.row(gray, index, title, overlay=distance, scale=scale, mask=self.brain, mark=True)
-            columns.append(Column(title, tiles, color_bar(scale, "mm")))
+            tiles = self.painter.row(image, index, title, overlay=difference, scale=scale, mask=self.brain, mark=True)
+            columns.append(Column(title, tiles, color_bar(scale, "")))
         return Row("Where the modes differ", place.name, columns)
 
     def view(self) -> tuple[dict[str, Any], Coarse]:

@@ -123,7 +123,9 @@ _DIAGNOSTICS = (
     ("scale", "Scale σ_α", "spread of log α that counts as one"),
     ("ncc_before", "NCC before", "mean squared local correlation in the brain"),
     ("ncc_after", "NCC after", "of the mean warp"),
+    ("ncc_window", "NCC window", "voxels along its edge, as in the model"),
     ("dice_before", "Dice before", "mean over structures"),
+    ("dice_mean_field", "Dice of the mean warp", "of the labels that it carries over"),
     ("dice_after", "Dice after", "of the most probable labels"),
     ("fold_percent_mean", "Folds of the mean map", "% of the voxels"),
     ("fold_percent", "Folds of the samples", "% of the voxels, on average"),
@@ -135,11 +137,12 @@ _DIAGNOSTICS = (
     ("refine_gain_log_posterior", "Gain by refinement", "in the log posterior"),
     ("work_shape", "Voxels inside", "of the grid that the network saw"),
     ("work_spacing_mm", "Spacing inside", "mm, of that grid"),
+    ("modes_p_value", "p of one mode", "chance of such groups among samples of one cloud"),
     ("seed", "Seed", "the same seed gives the same result"),
     ("device", "Device", ""),
 )
 _SHARES = {"largest_weight"}
-_ELSEWHERE = {"seconds", "versions", "ess_share", "moving", "fixed"}
+_ELSEWHERE = {"seconds", "versions", "ess_share", "moving", "fixed", "modes_distinct"}
 
 
 def diagnostic_rows(diagnostics: Mapping[str, Any]) -> list[tuple[str, str, str]]:

@@ -10,6 +10,8 @@ from scripts.inference.weights import KHAT_LIMIT
 from scripts.report.findings import Findings
 from scripts.report.names import finite, percent
 from scripts.report.words import (
+    DICE_GAIN,
+    DICE_LOW,
     ESS_ALONE,
     ESS_FEW,
     FOLDS_MANY,
@@ -19,8 +21,12 @@ from scripts.report.words import (
     ORDER,
     WEIGHT_ALONE,
     Level,
+    missed_volumes,
+    mostly_missed,
     tail_shape,
+    too_many_missed,
 )
+from scripts.summary.result import StructureVolume
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,13 @@ def alignment_light(diagnostics: Mapping[str, Any]) -> Light:
         return Light(
             subject, "caution", f"the images match better, but the map folds in {percent(folds / 100)} of the voxels"
         )
+    if dice_before is not None and dice_after is not None:
+        if dice_after < DICE_LOW:
+            return Light(
+                subject, "caution", f"the images match better, but the labels overlap by {dice_after:.2f} only"
+            )
+        if dice_after - dice_before < DICE_GAIN and dice_after < NCC_ALIKE:
+            return Light(subject, "caution", "the images match better, but the labels overlap hardly more than before")
     if alike:
         return Light(subject, "good", "the images were alike before and still are")
     if after - before < NCC_GAIN:
@@ -69,7 +82,9 @@ def alignment_light(diagnostics: Mapping[str, Any]) -> Light:
     return Light(subject, "good", f"the images match better than before{smooth}")
 
 
-def uncertainty_light(diagnostics: Mapping[str, Any], findings: Findings) -> Light:
+def uncertainty_light(
+    diagnostics: Mapping[str, Any], findings: Findings, volumes: Sequence[StructureVolume] = ()
+) -> Light:
     """Whether the spread of the samples can be taken at face value."""
     ess, weight = finite(diagnostics.get("ess")), finite(diagnostics.get("largest_weight"))
     tail = tail_shape(diagnostics)
@@ -78,6 +93,12 @@ def uncertainty_light(diagnostics: Mapping[str, Any], findings: Findings) -> Lig
         return Light(subject, "poor", "the samples do not differ, so they say nothing about the uncertainty")
     if (ess is not None and ess < ESS_ALONE) or (weight is not None and weight > WEIGHT_ALONE):
         return Light(subject, "poor", "one sample dominates, so the uncertainty is understated")
+    missed, known = missed_volumes(volumes)
+    if too_many_missed(missed, known):
+        text = (
+            f"the fixed labels contradict the uncertainty: {missed} of {known} volumes are outside of their intervals"
+        )
+        return Light(subject, "poor" if mostly_missed(missed, known) else "caution", text)
     if (tail is not None and tail > KHAT_LIMIT) or (ess is not None and ess < ESS_FEW):
         return Light(subject, "caution", "the uncertainty is rough, as few samples carry most of the weight")
     if ess is None or tail is None:
@@ -92,11 +113,16 @@ def input_light(warnings: Sequence[str]) -> Light:
     return Light("Input", "caution", f"{len(warnings)} remark{'s' if len(warnings) > 1 else ''}, see below")
 
 
-def verdict(diagnostics: Mapping[str, Any], findings: Findings, warnings: Sequence[str]) -> Verdict:
+def verdict(
+    diagnostics: Mapping[str, Any],
+    findings: Findings,
+    warnings: Sequence[str],
+    volumes: Sequence[StructureVolume] = (),
+) -> Verdict:
     """The whole result in one line; its level is that of the worst lamp."""
     alignment, uncertainty, images = (
         alignment_light(diagnostics),
-        uncertainty_light(diagnostics, findings),
+        uncertainty_light(diagnostics, findings, volumes),
         input_light(warnings),
     )
     lights = (alignment, uncertainty, images)

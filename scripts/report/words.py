@@ -18,6 +18,7 @@ from scripts.summary.result import StructureVolume
 
 NCC_GAIN = 0.01  # a smaller gain is hardly an improvement
 NCC_ALIKE = 0.9  # images that were this similar before need no improvement
+DICE_GAIN, DICE_LOW = 0.01, 0.5  # a smaller gain is hardly one; a lower overlap after all is poor
 FOLDS_SOME, FOLDS_MANY = 0.1, 1.0  # percent of the voxels
 INVERSE_LIMIT = 0.1  # mm
 ESS_ALONE, ESS_FEW = 2.0, 10.0  # effective samples: one dominates, few count
@@ -87,9 +88,14 @@ def _similarity(diagnostics: Mapping[str, Any]) -> list[Caution]:
         advice = "Look at the differences above, and check that both scans show the same kind of image and overlap."
         found.append(Caution(level, "The images hardly match better", f"{change} {advice}"))
     before, after = finite(diagnostics.get("dice_before")), finite(diagnostics.get("dice_after"))
-    if before is not None and after is not None and after < before:
-        text = f"The mean Dice overlap fell from {number(before)} to {number(after)}."
-        found.append(Caution("poor", "The labels overlap less than before", text))
+    if before is not None and after is not None:
+        if after < before:
+            text = f"The mean Dice overlap fell from {number(before)} to {number(after)}."
+            found.append(Caution("poor", "The labels overlap less than before", text))
+        elif after < DICE_LOW or (after - before < DICE_GAIN and after < NCC_ALIKE):
+            text = f"The mean Dice overlap went from {number(before)} to {number(after)}, whatever the images say."
+            text += " Check that both label maps use the same numbers for the same structures."
+            found.append(Caution("caution", "The labels do not fit well", text))
     error = finite(diagnostics.get("inverse_error_mm"))
     if error is not None and error > INVERSE_LIMIT:
         text = f"Going there and back misses by {number(error, 2)} mm on average: the inverse is only approximate."
@@ -166,7 +172,8 @@ def _places(findings: Findings) -> list[Caution]:
     if findings.most_uncertain:
         place = findings.most_uncertain
         x, y, z = (f"{round(value):d}".replace("-", "−") for value in place.world)
-        text += f"Its peak is in the {place.name}, at ({x}, {y}, {z}) mm RAS: {number(place.value, 2)} mm. "
+        where = f"in the {place.name}, at ({x}, {y}, {z}) mm RAS"
+        text += f"Its peak, the brain's ends aside, is {where}: {number(place.value, 2)} mm. "
     half, most = number(findings.std_median, 2), number(findings.std_high, 2)
     text += f"Half of the brain is below {half} mm, {percent(0.95)} below {most} mm."
     wide = findings.std_median > STD_WIDE
@@ -199,16 +206,29 @@ def _volume_words(volumes: Sequence[StructureVolume]) -> list[Caution]:
         limit = percent(INTERVAL_WIDE)
         text = f"The {percent(0.95)} interval spans more than {limit} of the volume for {enumerate_words(names)}."
         found.append(Caution("note", "Wide volume intervals", text))
-    known = [(volume, fixed) for volume in volumes if (fixed := finite(volume.fixed)) is not None]
-    missed = [volume for volume, fixed in known if not volume.lower <= fixed <= volume.upper]
-    # Even perfect intervals miss one in twenty.
-    if len(missed) > max(1.0, 0.1 * len(known)):
-        text = (
-            f"For {len(missed)} of {len(known)} structures the volume in the fixed image's own labels lies outside of"
-        )
+    missed, known = missed_volumes(volumes)
+    if too_many_missed(missed, known):
+        text = f"For {missed} of {known} structures the volume in the fixed image's own labels lies outside of"
         text += f" the {percent(0.95)} interval: the intervals are too narrow for this pair."
-        found.append(Caution("caution", "Volumes outside of their intervals", text))
+        level: Level = "poor" if mostly_missed(missed, known) else "caution"
+        found.append(Caution(level, "Volumes outside of their intervals", text))
     return found
+
+
+def missed_volumes(volumes: Sequence[StructureVolume]) -> tuple[int, int]:
+    """How many structures of the fixed image's own labels have a volume outside of its interval, and of how many."""
+    known = [(volume, fixed) for volume in volumes if (fixed := finite(volume.fixed)) is not None and fixed > 0]
+    return sum(not volume.lower <= fixed <= volume.upper for volume, fixed in known), len(known)
+
+
+def too_many_missed(missed: int, known: int) -> bool:
+    """Whether intervals are too narrow; even perfect ones miss one in twenty."""
+    return missed > max(1.0, 0.1 * known)
+
+
+def mostly_missed(missed: int, known: int) -> bool:
+    """Whether intervals are of no use: they miss more than they hit."""
+    return 2 * missed > known
 
 
 def _mode_words(diagnostics: Mapping[str, Any], findings: Findings, weights: Sequence[float]) -> list[Caution]:

@@ -11,18 +11,19 @@ from monai.data import MetaTensor
 from torch import Tensor
 from tqdm import tqdm
 
+from scripts.alignment.checks import are_apart, bounds_text
 from scripts.data.errors import DataError
 from scripts.data.loading import LoadVolumed
+from scripts.io.atomic import check_writable
 from scripts.io.grid import Grid
 from scripts.io.nifti import write_volume
 from scripts.io.posterior_file import StoredPosterior, load_posterior
 from scripts.summary.labels import LabelAccumulator, write_volumes
 from scripts.workflows.errors import one_line_errors
+from scripts.workflows.options import given, truth, usable_device
 from scripts.workflows.pair_list import stem
-from scripts.workflows.points import read_points, write_points
+from scripts.workflows.points import check_inside, read_points, write_points
 from scripts.workflows.registration import read_names
-
-NOTHING = (None, "", "null", "None")
 
 
 class Application:
@@ -61,10 +62,10 @@ class Application:
         progress: bool = True,
         debug: bool = False,
     ) -> None:
-        self.posterior, self.image, self.label, self.points = posterior, image, label, points
-        self.points_space, self.mode, self.output_dir = points_space, mode, output_dir
-        self.label_names, self.overwrite, self.device = label_names, overwrite, torch.device(device)
-        self.progress, self.debug = progress, debug
+        self.posterior, self.image, self.label, self.points = (given(v) for v in (posterior, image, label, points))
+        self.points_space, self.mode, self.output_dir = str(points_space), str(mode), given(output_dir)
+        self.label_names, self.device = given(label_names), usable_device(device)
+        self.overwrite, self.debug, self.progress = truth("overwrite", overwrite), truth("debug", debug), progress
 
     def run(self) -> list[Path]:
         """Apply, write, and say what was written.
@@ -80,21 +81,22 @@ class Application:
 
     @torch.no_grad()
     def _run(self) -> list[Path]:
-        if self.posterior in NOTHING:
+        if self.posterior is None:
             raise DataError("--posterior is missing: the posterior.pt of a registration")
-        if all(given in NOTHING for given in (self.image, self.label, self.points)):
+        if self.image is None and self.label is None and self.points is None:
             raise DataError("nothing to apply it to: give --image, --label or --points")
         if self.mode not in ("mean", "samples"):
             raise DataError(f"--mode must be mean or samples, got {self.mode!r}")
-        stored = load_posterior(str(self.posterior), self.device)
-        folder = Path(str(self.posterior)).parent if self.output_dir in NOTHING else Path(str(self.output_dir))
+        path = Path(self.posterior).expanduser()
+        stored = load_posterior(path, self.device)
+        folder = path.parent if self.output_dir is None else Path(self.output_dir)
         job = _Job(stored, folder, self.mode == "samples", self.overwrite)
-        if self.image not in NOTHING:
-            job.take_image(str(self.image))
-        if self.label not in NOTHING:
-            job.take_label(str(self.label), read_names(self.label_names))
-        if self.points not in NOTHING:
-            job.take_points(str(self.points), self.points_space)
+        if self.image is not None:
+            job.take_image(self.image)
+        if self.label is not None:
+            job.take_label(self.label, read_names(self.label_names))
+        if self.points is not None:
+            job.take_points(self.points, self.points_space)
         return job.run(self.progress)
 
 
@@ -110,12 +112,12 @@ class _Job:
         self.files: list[Path] = []
 
     def take_image(self, path: str) -> None:
-        volume = _load(path, "image")
+        volume = self._load(path, "image")
         self.image = (volume.as_tensor()[0], Grid.of(volume), stem(path))
         self._reserve(*(f"{stem(path)}_{kind}.nii.gz" for kind in self._kinds("warped", "mean", "std")))
 
     def take_label(self, path: str, names: dict[int, str]) -> None:
-        volume = _load(path, "label")
+        volume = self._load(path, "label")
         grid = Grid.of(volume)
         label = volume.as_tensor()[0].round().to(torch.int32)
         self.labels = (LabelAccumulator(label, self.space, names, source=grid), stem(path))
@@ -123,7 +125,9 @@ class _Job:
         self._reserve(*(f"{stem(path)}_{kind}.nii.gz" for kind in kinds), f"{stem(path)}_volumes.csv")
 
     def take_points(self, path: str, space: str) -> None:
-        self.points = (read_points(path, space), stem(path))
+        points = read_points(path, space)
+        check_inside(points, self.space.fixed, space)
+        self.points = (points, stem(path))
         self._reserve(f"{stem(path)}_moved.csv")
 
     def run(self, progress: bool) -> list[Path]:
@@ -187,11 +191,19 @@ class _Job:
 
     def _reserve(self, *names: str) -> None:
         """Note the files to come; before the work, not after it, say that they are there already."""
+        check_writable(self.folder)
         for path in (self.folder / name for name in names):
             if (path.exists() and not self.overwrite) or path in self.files:
                 raise DataError(f"{path} exists; say --overwrite true, or choose another --output_dir")
             self.files.append(path)
 
-
-def _load(path: str, role: str) -> MetaTensor:
-    return LoadVolumed((role,))({role: str(Path(path).expanduser())})[role]
+    def _load(self, path: str, role: str) -> MetaTensor:
+        """Read a volume of the moving space."""
+        volume = LoadVolumed((role,))({role: str(Path(path).expanduser())})[role]
+        grid, moving = Grid.of(volume), self.space.moving
+        if are_apart(grid, moving):
+            raise DataError(
+                f"{role} {path}: it does not lie where the moving image was: it covers {bounds_text(grid)}, "
+                f"the moving image {bounds_text(moving)}"
+            )
+        return volume

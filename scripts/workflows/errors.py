@@ -14,33 +14,38 @@ from scripts.inference.errors import WeightError
 from scripts.registration.errors import RegistrationError
 
 EXPECTED = (DataError, CheckpointError, ResultsError, GaussianError, WeightError, RegistrationError, MemoryError)
-"""Errors whose message is meant for the user. Any other is a mistake of ours, and keeps its traceback."""
+"""Errors whose message is meant for the user. Any other is a mistake of ours, and says how to find it."""
 
 
 @contextmanager
 def one_line_errors(debug: bool = False) -> Iterator[None]:
-    """End the program with the message alone when an expected error occurs.
+    """End the program with the message alone when an error occurs.
 
     `SystemExit` is used because it is the only thing that MONAI's config parser does not wrap into errors of its own.
 
     Args:
         debug: let errors through, with their traceback.
+
+    Raises:
+        SystemExit: with code 1 after an error, 130 after an interruption; not if `debug`.
     """
     try:
         yield
-    except EXPECTED as error:
-        if debug:
-            raise
-        print(f"error: {describe(error)}", file=sys.stderr, flush=True)
-        print("(run again with --debug true for the traceback)", file=sys.stderr, flush=True)
-        raise SystemExit(1) from None
     except KeyboardInterrupt:
         if debug:
             raise
         print("\ninterrupted; files under their final names are complete", file=sys.stderr, flush=True)
         raise SystemExit(130) from None
+    except Exception as error:
+        if debug:
+            raise
+        print(f"error: {describe(error)}", file=sys.stderr, flush=True)
+        raise SystemExit(1) from None
 
 
 def describe(error: BaseException) -> str:
-    """An error's message on one line."""
-    return " ".join(str(error).split()) or type(error).__name__
+    """An error on one line: the message of an expected one; of any other also its kind, and how to see more."""
+    text = " ".join(str(error).split())
+    if isinstance(error, EXPECTED):
+        return text or ("out of memory" if isinstance(error, MemoryError) else type(error).__name__)
+    return f"{type(error).__name__}: {text} (not foreseen; --debug true shows where it happened)"

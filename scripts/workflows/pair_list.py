@@ -15,6 +15,7 @@ from scripts.data.pair_input import FILE_KEYS
 from scripts.data.synthetic import synthesize_subject
 from scripts.io.grid import Grid
 from scripts.io.nifti import write_volume
+from scripts.workflows.options import given
 
 EXAMPLE_SEED = 2026
 """Not among the people of the synthetic cohort that trainings draw from."""
@@ -72,17 +73,17 @@ def pair_list(
     unknown = set(files) - set(FILE_KEYS)
     if unknown:
         raise DataError(f"unknown files: {', '.join(sorted(unknown))}")
-    given = {key: str(path) for key, path in files.items() if path not in (None, "", "null", "None")}
-    if pairs not in (None, "", "null", "None"):
-        if given:
-            raise DataError(f"give either --pairs or single files, not both (got {', '.join(given)})")
-        return _unique(_read(Path(str(pairs)).expanduser()))
-    if not given:
+    named = {key: text for key, path in files.items() if (text := given(path)) is not None}
+    if (listed := given(pairs)) is not None:
+        if named:
+            raise DataError(f"give either --pairs or single files, not both (got {', '.join(named)})")
+        return _unique(_read(Path(listed).expanduser()))
+    if not named:
         return [example_pair(Path(example_dir))]
-    missing = [role for role in ("fixed", "moving") if role not in given]
+    missing = [role for role in ("fixed", "moving") if role not in named]
     if missing:
         raise DataError(f"--{missing[0]} is missing: a registration needs --fixed and --moving")
-    return [_named({key: str(Path(path).expanduser()) for key, path in given.items()})]
+    return [_named({key: str(Path(path).expanduser()) for key, path in named.items()})]
 
 
 def example_pair(folder: Path) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -59,16 +60,17 @@ class Settings:
     progress: bool = True
 
     def __post_init__(self) -> None:
-        if self.num_proposals < 2 or not self.num_samples >= 1:
-            raise DataError(
-                f"--num_proposals must be at least 2 and --num_samples at least 1, "
-                f"got {self.num_proposals} and {self.num_samples}"
-            )
-        if self.refine_steps < 0 or self.refine_parts not in ("mean", "all"):
-            raise DataError(
-                f"--refine_steps must not be negative and --refine_parts must be mean or all, "
-                f"got {self.refine_steps} and {self.refine_parts!r}"
-            )
+        smallest = {"num_proposals": 2, "num_samples": 1, "seed": 0, "refine_steps": 0, "num_modes": 0}
+        for name, least in smallest.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise DataError(f"--{name} must be a whole number of at least {least}, got {value!r}")
+        if self.seed >= 2**63:
+            raise DataError(f"--seed must be below 2^63, got {self.seed}")
+        if not (isinstance(self.temperature, int | float) and 0 < self.temperature < math.inf):
+            raise DataError(f"--temperature must be a positive number, got {self.temperature!r}")
+        if self.refine_parts not in get_args(Parts):
+            raise DataError(f"--refine_parts must be {' or '.join(get_args(Parts))}, got {self.refine_parts!r}")
 
 
 @dataclass
@@ -159,7 +161,10 @@ def register_pair(
     with clock("modes"):
         result.modes, mode_figures = _modes(stored, samples, item, settings)
     ddf = target.displacement(fields.mean[None], space.work.shape)
-    result.diagnostics = _diagnostics(item, stored, settings, fields, fixed, moving, warp(moving, ddf), gain)
+    before_after = _mean_ncc(fixed, (moving, warp(moving, ddf)), _window(objective))
+    result.diagnostics = _diagnostics(item, stored, settings, fields, fixed[0, 0] > 0) | before_after
+    if gain is not None:
+        result.diagnostics |= {"refine_steps": settings.refine_steps, "refine_gain_log_posterior": gain}
     result.diagnostics |= mode_figures
     result.diagnostics["fold_percent_mean"] = float(fold_percentage(ddf)[0])
     if labels is not None and labels.fixed_label is not None:
@@ -240,20 +245,11 @@ def _modes(
 
 
 def _diagnostics(
-    item: Mapping[str, Any],
-    stored: StoredPosterior,
-    settings: Settings,
-    fields: FieldSummary,
-    fixed: Tensor,
-    moving: Tensor,
-    warped: Tensor,
-    gain: float | None,
+    item: Mapping[str, Any], stored: StoredPosterior, settings: Settings, fields: FieldSummary, brain: Tensor
 ) -> dict[str, Any]:
-    """What `diagnostics.json` says about the sampling and the fit."""
-    posterior, brain = stored.posterior, fixed[0, 0] > 0
-    window = 5
-    before, after = (local_ncc(fixed, image, window)[0, 0][brain].mean() for image in (moving, warped))
-    out: dict[str, Any] = {
+    """What `diagnostics.json` says about the sampling and the fields."""
+    posterior = stored.posterior
+    return {
         "moving": stored.names[0],
         "fixed": stored.names[1],
         "alignment": item["alignment"].description,
@@ -267,17 +263,24 @@ def _diagnostics(
         "ess_share": posterior.ess / settings.num_proposals,
         "largest_weight": float(posterior.weights.max()),
         "khat": posterior.khat,
-        "ncc_before": float(before),
-        "ncc_after": float(after),
         "fold_percent": fields.fold_percent,
         "std_mean_mm": float(fields.std[brain].mean()),
-        "std_95_mm": float(fields.std[brain].float().quantile(0.95)) if brain.sum() < 2**24 else float("nan"),
+        "std_95_mm": float(np.quantile(fields.std[brain].float().cpu().numpy(), 0.95)),
         "work_shape": list(stored.space.work.shape),
         "work_spacing_mm": [round(float(v), 4) for v in stored.space.work.spacing],
     }
-    if gain is not None:
-        out |= {"refine_steps": settings.refine_steps, "refine_gain_log_posterior": gain}
-    return out
+
+
+def _window(objective: SIRObjective) -> int:
+    """Of the model's correlation; 5 for a likelihood that is none."""
+    return int(getattr(objective.target.likelihood, "window", 5))
+
+
+def _mean_ncc(fixed: Tensor, images: tuple[Tensor, Tensor], window: int) -> dict[str, Any]:
+    """Mean squared local correlation in the fixed brain, before and after."""
+    brain = fixed[0, 0] > 0
+    before, after = (float(local_ncc(fixed, image, window)[0, 0][brain].mean()) for image in images)
+    return {"ncc_before": before, "ncc_after": after, "ncc_window": window}
 
 
 @contextmanager

@@ -27,11 +27,13 @@ from scripts.data.errors import DataError
 from scripts.data.pair_input import FILE_KEYS
 from scripts.engines.checkpoint import load_network
 from scripts.inference.objectives import SIRObjective
-from scripts.io.atomic import atomic_path
-from scripts.workflows.errors import EXPECTED, describe, one_line_errors
+from scripts.io.atomic import check_writable, writing
+from scripts.report.page import write_report
+from scripts.workflows.errors import describe, one_line_errors
+from scripts.workflows.options import given, truth, usable_device
 from scripts.workflows.pair_list import PairFiles
 from scripts.workflows.register import Clock, Settings, register_pair
-from scripts.workflows.writing import check_folder, result_folder, write_result
+from scripts.workflows.writing import DIAGNOSTICS, check_folder, result_folder, write_json, write_result
 
 logger = logging.getLogger(__name__)
 
@@ -73,9 +75,10 @@ class Registration(Evaluator):
         val_handlers: Sequence[Any] | None = None,
     ) -> None:
         self.network, self.objective, self.pairs = network, objective, dataset
-        self.folder, self.ckpt_path = Path(output_dir).expanduser(), ckpt_path
-        self.options, self.label_names = dict(settings or {}), label_names
-        self.report, self.overwrite, self.debug = report, overwrite, debug
+        self.folder, self.ckpt_path = Path(str(output_dir)).expanduser(), given(ckpt_path)
+        self.options, self.label_names = dict(settings or {}), given(label_names)
+        self.report, self.overwrite = truth("report", report), truth("overwrite", overwrite)
+        self.debug = truth("debug", debug)
         self.finished: list[dict[str, Any]] = []
         self.failures: list[tuple[str, str]] = []
         self._settings = Settings()
@@ -83,9 +86,11 @@ class Registration(Evaluator):
         self._bar: tqdm | None = None
         # The pairs are listed when the run starts; until then MONAI has to be given some length.
         super().__init__(
-            device=torch.device(device), val_data_loader=range(1), epoch_length=1, val_handlers=val_handlers,
+            device=usable_device(device), val_data_loader=range(1), epoch_length=1, val_handlers=val_handlers,
             decollate=False,
         )  # fmt: skip
+        if not self.debug:
+            self.logger.setLevel(logging.CRITICAL)  # Ignite says twice what is then said in one line
         self.add_event_handler(Events.ITERATION_COMPLETED, self._advance)
 
     def run(self, global_epoch: int = 1) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -116,6 +121,7 @@ class Registration(Evaluator):
         return len(self.pairs)
 
     def _start(self) -> None:
+        check_writable(self.folder)
         self.pairs.find()
         self.data_loader, self.state.epoch_length = range(self.count), self.count
         self._settings = Settings(**self.options)
@@ -123,7 +129,8 @@ class Registration(Evaluator):
         if self.ckpt_path is not None:
             if not Path(self.ckpt_path).is_file():
                 raise DataError(
-                    f"weights {self.ckpt_path}: there is no such file; name trained weights with --ckpt_path"
+                    f"weights {self.ckpt_path}: there is no such file; name trained weights with --ckpt_path, or the "
+                    "bundle's folder with --bundle_root"
                 )
             load_network(self.network, self.ckpt_path)
         self.network.to(self.state.device).eval()
@@ -136,10 +143,8 @@ class Registration(Evaluator):
         files = dict(self.pairs.data[batchdata])
         try:
             row = self._register(files, batchdata)
-        except EXPECTED as error:
-            if self.debug:
-                raise
-            if self.count == 1:
+        except Exception as error:
+            if self.debug or self.count == 1:
                 raise
             self.failures.append((files["name"], describe(error)))
             tqdm.write(f"failed: {files['name']}: {describe(error)}", file=sys.stderr)
@@ -171,9 +176,14 @@ class Registration(Evaluator):
             "device": str(self.state.device),
             "seconds": clock.seconds,
         }
-        with clock("writing"), result_folder(folder, sources, self.overwrite) as part:
-            write_result(stored, result, part, fixed_header(files["fixed"]), self.report)
         figures = result.diagnostics
+        with result_folder(folder, sources, self.overwrite) as part:
+            with clock("writing"):
+                write_result(stored, result, part, fixed_header(files["fixed"]))
+            if self.report:
+                with clock("report"):
+                    write_report(result, part / "report.html")
+            write_json(figures, part / DIAGNOSTICS)
         keys = ("dice_before", "dice_after", "ncc_before", "ncc_after", "fold_percent", "std_mean_mm", "ess", "khat")
         seconds = round(time.perf_counter() - start, 1)
         return {"name": files["name"], "status": "done", **{key: figures.get(key) for key in keys}, "seconds": seconds}
@@ -189,7 +199,7 @@ class Registration(Evaluator):
             return
         rows = [*self.finished, *({"name": name, "status": f"failed: {why}"} for name, why in self.failures)]
         columns = list(dict.fromkeys(key for row in rows for key in row))
-        with atomic_path(self.folder / "registrations.csv") as part, part.open("w", newline="") as file:
+        with writing(self.folder / "registrations.csv") as part, part.open("w", newline="") as file:
             writer = csv.DictWriter(file, columns)
             writer.writeheader()
             writer.writerows(rows)
@@ -224,7 +234,7 @@ def read_names(path: str | None) -> dict[int, str]:
     Raises:
         DataError: when it cannot be read.
     """
-    if path in (None, "", "null"):
+    if given(path) is None:
         return {}
     try:
         content = json.loads(Path(str(path)).expanduser().read_text(encoding="utf-8"))

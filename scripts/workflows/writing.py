@@ -15,13 +15,13 @@ import numpy as np
 from scipy.ndimage import affine_transform
 
 from scripts.data.errors import DataError
-from scripts.io.atomic import atomic_path
+from scripts.io.atomic import check_writable, part_of, writing
 from scripts.io.grid import Grid, affine_displacement
 from scripts.io.inverse import invert
 from scripts.io.itk import write_displacement, write_inverse_transform, write_transform
 from scripts.io.nifti import write_volume
 from scripts.io.posterior_file import StoredPosterior, save_posterior
-from scripts.report.page import write_report
+from scripts.io.writers import Writers
 from scripts.summary.labels import write_volumes
 from scripts.summary.result import RegistrationResult
 
@@ -43,7 +43,7 @@ def result_folder(folder: Path, sources: Mapping[str, str], overwrite: bool = Fa
         DataError: when the folder holds something else, or cannot be written.
     """
     check_folder(folder, sources, overwrite)
-    part = folder.with_name(f".part-{secrets.token_hex(4)}-{folder.name}")
+    part = part_of(folder)
     try:
         part.mkdir(parents=True)
     except OSError as error:
@@ -63,11 +63,12 @@ def result_folder(folder: Path, sources: Mapping[str, str], overwrite: bool = Fa
 
 def check_folder(folder: Path, sources: Mapping[str, str], overwrite: bool = False) -> None:
     """See :func:`result_folder`; to be called before the work, not after it."""
-    if not folder.exists() or overwrite:
+    check_writable(folder.parent)
+    if not folder.exists():
         return
     if not folder.is_dir():
         raise DataError(f"{folder} is a file; choose another --output_dir")
-    if not any(folder.iterdir()):
+    if overwrite or not any(folder.iterdir()):
         return
     try:
         earlier = json.loads((folder / DIAGNOSTICS).read_text(encoding="utf-8"))["files"]
@@ -83,49 +84,33 @@ def check_folder(folder: Path, sources: Mapping[str, str], overwrite: bool = Fal
             )
 
 
-def write_result(
-    stored: StoredPosterior,
-    result: RegistrationResult,
-    folder: Path,
-    header: Any = None,
-    report: bool = True,
-) -> None:
-    """Write all files of a registration.
+def write_result(stored: StoredPosterior, result: RegistrationResult, folder: Path, header: Any = None) -> None:
+    """Write all files of a registration but the report and `diagnostics.json`, which also say how long this took.
 
     Args:
         stored: the posterior.
-        result: what it says.
+        result: what it says. Its diagnostics get the inverse's errors.
         folder: where, exists.
         header: the fixed file's NIfTI header, whose codes the volumes keep.
-        report: also write `report.html`.
     """
     grid, alignment = result.grid, result.alignment
     inverse = invert(result.displacement, grid)
     result.diagnostics["inverse_error_mm"] = inverse.mean_error_mm
     result.diagnostics["inverse_largest_error_mm"] = inverse.max_error_mm
-
-    def volume(name: str, values: np.ndarray, description: str = "") -> None:
-        write_volume(folder / name, values, grid, header=header, description=description)
-
-    volume("warped.nii.gz", result.warped)
-    write_displacement(folder / "displacement.nii.gz", result.displacement, grid, alignment)
-    write_transform(folder / "transform.h5", result.displacement, grid, alignment)
-    write_displacement(folder / "inverse_displacement.nii.gz", total_inverse(inverse.field, grid, alignment), grid)
-    write_inverse_transform(folder / "inverse_transform.h5", inverse.field, grid, alignment)
-    volume("uncertainty_std.nii.gz", np.stack([result.std, *result.std_axes], axis=-1), "std mm: length, R, A, S")
-    volume(
-        "jacobian.nii.gz",
-        np.stack([result.log_jacobian, result.fold_probability], axis=-1),
-        "mean log-Jacobian, probability of a fold",
-    )
+    with Writers() as write:
+        _write_maps(write, result, folder, header)
+        write(write_displacement, folder / "displacement.nii.gz", result.displacement, grid, alignment)
+        write(write_transform, folder / "transform.h5", result.displacement, grid, alignment)
+        total = total_inverse(inverse.field, grid, alignment)
+        write(write_displacement, folder / "inverse_displacement.nii.gz", total, grid)
+        write(write_inverse_transform, folder / "inverse_transform.h5", inverse.field, grid, alignment)
+        for number, mode in enumerate(result.modes, start=1):
+            name = folder / "modes" / f"mode{number}"
+            write(write_volume, name.with_name(f"{name.name}_warped.nii.gz"), mode.warped, grid, header=header)
+            write(write_transform, name.with_name(f"{name.name}_transform.h5"), mode.displacement, grid, alignment)
+        write(save_posterior, stored, folder / "posterior.pt")
     if result.labels is not None:
-        volume("labels.nii.gz", result.labels.label)
-        volume("label_probability.nii.gz", result.labels.probability)
-        volume("label_entropy.nii.gz", result.labels.entropy, "nats")
         write_volumes(result.labels.volumes, folder / "volumes.csv")
-    for number, mode in enumerate(result.modes, start=1):
-        volume(f"modes/mode{number}_warped.nii.gz", mode.warped)
-        write_transform(folder / "modes" / f"mode{number}_transform.h5", mode.displacement, grid, alignment)
     if result.modes:
         shares = [
             {"mode": number, "weight": mode.weight, "proposal": mode.sample}
@@ -133,10 +118,28 @@ def write_result(
         ]
         verdict = {key: result.diagnostics.get(f"modes_{key}") for key in ("distinct", "p_value")}
         write_json({"modes": shares, **verdict}, folder / "modes" / "modes.json")
-    save_posterior(stored, folder / "posterior.pt")
-    if report:
-        write_report(result, folder / "report.html")
-    write_json(result.diagnostics, folder / DIAGNOSTICS)
+
+
+def _write_maps(write: Writers, result: RegistrationResult, folder: Path, header: Any) -> None:
+    """The volumes on the fixed grid."""
+
+    def volume(name: str, values: np.ndarray, description: str = "") -> None:
+        write(write_volume, folder / name, values, result.grid, header=header, description=description)
+
+    std = np.stack([result.std, *result.std_axes], axis=-1)
+    jacobian = np.stack([_shortened(result.log_jacobian), result.fold_probability], axis=-1)
+    volume("warped.nii.gz", result.warped)
+    volume("uncertainty_std.nii.gz", _shortened(std), "std mm: length, R, A, S")
+    volume("jacobian.nii.gz", jacobian, "mean log-Jacobian, probability of a fold")
+    if result.labels is not None:
+        volume("labels.nii.gz", result.labels.label)
+        volume("label_probability.nii.gz", result.labels.probability)
+        volume("label_entropy.nii.gz", result.labels.entropy, "nats")
+
+
+def _shortened(values: np.ndarray) -> np.ndarray:
+    """Rounded to 1/4096 (of a mm): more digits are noise, and took twice the time and space to compress."""
+    return np.rint(values * np.float32(4096)) / np.float32(4096)
 
 
 def total_inverse(field: np.ndarray, grid: Grid, alignment: np.ndarray) -> np.ndarray:
@@ -150,6 +153,8 @@ def total_inverse(field: np.ndarray, grid: Grid, alignment: np.ndarray) -> np.nd
     Returns:
         shape [3, X, Y, Z], RAS mm.
     """
+    if np.array_equal(alignment, np.eye(4)):
+        return field
     back = np.linalg.inv(alignment)
     between = np.linalg.inv(grid.affine) @ back @ grid.affine
     moved = [affine_transform(part, between[:3, :3], between[:3, 3], order=1, mode="nearest") for part in field]
@@ -168,5 +173,5 @@ def write_json(content: Mapping[str, Any], path: Path) -> None:
             return None
         return value
 
-    with atomic_path(path) as part:
+    with writing(path) as part:
         part.write_text(json.dumps(clean(content), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -124,7 +124,7 @@ class TestFallback:
         result = align(brain(0), displaced(brain(1), near), "affine")
         assert result.method == "rigid"
         assert np.array_equal(result.matrix, near)
-        assert result.description.startswith("Warning: no affine map fits better than a rigid one. Rigid alignment: ")
+        assert result.description.startswith("Rigid alignment (no affine map fits better): ")
 
     def test_none_only_measures(self):
         result = align(brain(0), displaced(brain(1), STRETCHED), "none")

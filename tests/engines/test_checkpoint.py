@@ -51,13 +51,15 @@ def test_full_disk_is_a_clear_error_and_the_old_file_stays(tmp_path, monkeypatch
     assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]
 
 
-def test_really_full_disk(tmp_path):
+def test_really_full_disk(tmp_path, monkeypatch):
     full = "/dev/full"
     if not os.path.exists(full):  # noqa: PTH110
         pytest.skip("no /dev/full on this system")
     # A device that refuses every write, in the place of the temporary file.
     path = tmp_path / "last.pt"
-    (tmp_path / f".last.pt.{os.getpid()}.tmp").symlink_to(full)
+    part = tmp_path / ".part-last.pt"
+    part.symlink_to(full)
+    monkeypatch.setattr("scripts.io.atomic.part_of", lambda _: part)
     with pytest.raises(CheckpointError, match="could not be written"):
         save_atomically({"w": torch.zeros(100_000)}, path)
     assert not path.exists()

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from scripts.io.atomic import atomic_path
+from scripts.data.errors import DataError
+from scripts.io.atomic import atomic_path, check_writable, write_text, writing
 
 
 def names(folder):
@@ -76,3 +77,32 @@ def test_a_killed_process_leaves_no_file_under_the_final_name(tmp_path):
 def test_forgetting_to_write_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError), atomic_path(tmp_path / "a.txt"):
         pass
+
+
+def test_a_text_is_written_durably_with_plain_line_ends(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr("scripts.io.atomic.os.fsync", synced.append)
+    write_text(tmp_path / "a.txt", "é\nb\n")
+    assert (tmp_path / "a.txt").read_bytes() == "é\nb\n".encode()
+    assert len(synced) == 1
+
+
+def test_a_refusal_of_the_system_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="file is a file, not a folder"), writing(tmp_path / "file" / "a.txt"):
+        pass
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_and_not_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "a" / "b"):
+        with pytest.raises(DataError, match="is a file, not a folder"):
+            check_writable(folder)
+    check_writable(tmp_path / "new" / "newer")
+    assert names(tmp_path) == ["file"]
+
+
+def test_a_folder_without_permission_is_found_before(tmp_path, monkeypatch):
+    monkeypatch.setattr("scripts.io.atomic.os.access", lambda path, _: path != tmp_path)  # root may write anywhere
+    with pytest.raises(DataError, match=f"no permission to write in {tmp_path}"):
+        check_writable(tmp_path / "new")

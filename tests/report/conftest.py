@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ from scipy.ndimage import gaussian_filter, map_coordinates
 from scripts.data.labels import SEG35
 from scripts.data.synthetic import synthesize_subject
 from scripts.io.grid import Grid
+from scripts.report.page import write_report
 from scripts.summary.result import LabelResult, Mode, RegistrationResult, StructureVolume
 
+NASTY = "sub-<b>'\"&amp;</script><script>alert(1)</script> Übung 脳"
 SHAPE = (40, 48, 56)
 SPACING = 4.0
 DIAGNOSTICS = {
@@ -127,3 +130,11 @@ def make_result() -> Callable[[], RegistrationResult]:
     """A new shallow copy of one result, built once: tests replace what they want to see."""
     result = build_result()
     return lambda: replace(result, diagnostics=dict(result.diagnostics), warnings=list(result.warnings))
+
+
+@pytest.fixture(scope="session")
+def written(make_result, tmp_path_factory) -> Path:
+    """A report with everything in it, under a name that needs quoting."""
+    path = tmp_path_factory.mktemp("a report") / "später 1" / "report.html"
+    write_report(replace(make_result(), moving_name=NASTY), path)
+    return path

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from scripts.io.grid import Grid
-from scripts.report.findings import find, mode_difference, mode_distances
+from scripts.report.findings import find, in_view, mode_difference, mode_distances
 from scripts.report.tables import diagnostic_rows, key_figures, output_files, time_rows, version_text, volume_rows
 from scripts.summary.result import Mode, StructureVolume
 
@@ -42,6 +42,19 @@ def test_the_same_place_whatever_the_orientation(make_result):
     here, there = find(replace(result, labels=None, modes=[])), find(turned)
     assert there.most_uncertain.world == pytest.approx(here.most_uncertain.world)
     assert [region.name for region in there.regions] == [region.name for region in here.regions]
+
+
+def test_the_most_uncertain_place_is_one_that_its_slices_show():
+    """A ball of radius 10: slices at 0.8 of the radius cut a third of its area (1 - 0.8² = 0.36), the ends do not."""
+    axes = np.indices((25, 25, 25)) - 12
+    ball = (axes**2).sum(0) <= 100
+    seen = in_view(ball)
+    assert seen[12 + 7, 12, 12]
+    assert not seen[12 + 9, 12, 12]
+    assert not (seen & ~ball).any()
+    line = np.zeros((5, 5, 5), bool)
+    line[2, 2, :] = True
+    assert in_view(line).sum() == 5
 
 
 def test_modes_apart_by_a_known_distance():

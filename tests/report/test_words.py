@@ -228,3 +228,27 @@ def test_the_gravest_comes_first():
     levels = [caution.level for caution in cautions(changed(ess=1.1, khat=1.2), FINDINGS, ["a remark"])]
     assert levels == sorted(levels, key=["poor", "caution", "note"].index)
     assert levels[0] == "poor"
+
+
+def structures(missed: int, count: int = 8) -> list[StructureVolume]:
+    """Volumes of which some differ from the fixed image's own by more than the interval allows."""
+    return [StructureVolume(i, "a", 100.0, 98.0, 102.0, fixed=120.0 if i < missed else 100.0) for i in range(count)]
+
+
+@pytest.mark.parametrize(("missed", "level"), [(0, "good"), (1, "good"), (3, "caution"), (6, "poor")])
+def test_fixed_labels_that_contradict_the_uncertainty_are_in_the_verdict(missed, level):
+    result = verdict(DIAGNOSTICS, FINDINGS, [], structures(missed))
+    assert result.lights[1].level == result.level == level
+    assert ("contradict" in result.sentence) == (level != "good")
+    if level == "poor":
+        assert result.sentence.startswith("Use the warp with care, and not its uncertainty")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "level"),
+    [(0.6, 0.73, "good"), (0.2, 0.4, "caution"), (0.6, 0.605, "caution"), (0.6, 0.5, "poor")],
+)
+def test_fixed_labels_that_contradict_the_images_are_in_the_verdict(before, after, level):
+    figures = changed(dice_before=before, dice_after=after)
+    assert verdict(figures, FINDINGS, []).lights[0].level == level
+    assert ("The labels do not fit well" in titles(figures)) == (level == "caution")

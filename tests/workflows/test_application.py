@@ -106,10 +106,19 @@ def test_the_covariance_is_that_of_the_samples(registered, tmp_path):
         ({"image": "/nowhere.nii"}, "does not exist"),
         ({"image": "FIXED", "mode": "median"}, "--mode"),
         ({"points": "/nowhere.csv"}, "does not exist"),
+        ({"image": "FAR"}, "does not lie where the moving image was"),
+        ({"label": "FAR"}, "does not lie where the moving image was"),
+        ({"points": "OUTSIDE"}, "no point lies in the fixed image"),
     ],
 )
 def test_mistakes_are_named_in_one_line(registered, pair, tmp_path, capsys, options, words):
-    options = {key: pair.files["fixed"] if value == "FIXED" else value for key, value in options.items()}
+    moving = nib.load(pair.files["moving"])
+    away = moving.affine.copy()
+    away[:3, 3] += 500
+    nib.save(nib.Nifti1Image((moving.get_fdata() > 0.5).astype(np.int16), away), tmp_path / "far.nii.gz")
+    (tmp_path / "outside.csv").write_text("x,y,z\n900,0,0\n")
+    named = {"FIXED": pair.files["fixed"], "FAR": f"{tmp_path}/far.nii.gz", "OUTSIDE": f"{tmp_path}/outside.csv"}
+    options = {key: named.get(value, value) for key, value in options.items()}
     with pytest.raises(SystemExit) as caught:
         apply(registered, tmp_path, **options)
     assert caught.value.code == 1

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -106,23 +107,6 @@ def test_a_label_or_mask_of_another_grid_is_refused(kind, capsys, tmp_path, weig
     assert f"moving_{kind}" in fails(capsys, tmp_path, weights, **files)
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"align": "elastic"}, "--align"),
-        ({"num_proposals": 1}, "--num_proposals"),
-        ({"num_samples": 0}, "--num_samples"),
-        ({"refine_steps": -1}, "--refine_steps"),
-        ({"ckpt_path": "/nowhere/model.pt"}, "--ckpt_path"),
-        ({"label_names": "/nowhere/names.json"}, "--label_names"),
-        ({"moving": None}, "--moving"),
-    ],
-)
-def test_wrong_options_are_named(settings, words, capsys, tmp_path, weights, pair):
-    files = {"fixed": pair.files["fixed"], "moving": pair.files["moving"]}
-    assert words in fails(capsys, tmp_path, weights, **{**files, **settings})
-
-
 def test_of_many_pairs_the_good_ones_are_done_and_the_bad_ones_listed(capsys, tmp_path, weights, pair):
     lines = ["fixed,moving,name"]
     lines += [f"{pair.files['fixed']},{pair.files['moving']},good", f"{pair.files['fixed']},/nowhere/m.nii,bad"]
@@ -178,3 +162,26 @@ def test_the_command_works_from_a_folder_with_its_own_scripts_and_fails_in_one_l
     assert "Traceback" not in failed.stderr
     figures = json.loads((elsewhere / "out/moving__to__fixed/diagnostics.json").read_text())
     assert figures["num_proposals"] == 12
+
+
+def test_the_command_runs_after_packing_and_unpacking_and_gives_advice_from_elsewhere(tmp_path):
+    """RELIABILITY 16. As far as reading the weights and looking for the files: a whole run would compile everything."""
+    packed, unpacked = tmp_path / "packed", tmp_path / "ausgepackt ü 1"
+    for folder in ("scripts", "configs", "models"):
+        shutil.copytree(ROOT / folder, packed / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.unpack_archive(shutil.make_archive(str(tmp_path / "bundle"), "zip", packed), unpacked)
+    line = [sys.executable, "-m", "monai.bundle", "run", "inference", "--device", "cpu", "--fixed", "f.nii"]
+    line += ["--moving", "m.nii", "--config_file"]
+    environment = {**os.environ, "PYTHONPATH": ""}
+    there = subprocess.run(
+        [*line, "configs/inference.json"], cwd=unpacked, env=environment, capture_output=True, text=True, check=False
+    )
+    assert there.returncode == 1
+    assert there.stderr.splitlines()[-1] == "error: fixed f.nii: the file does not exist"
+    config = str(unpacked / "configs/inference.json")
+    elsewhere = subprocess.run(
+        [*line, config], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert elsewhere.returncode == 1
+    assert "--bundle_root" in elsewhere.stderr.splitlines()[-1]
+    assert "Traceback" not in there.stderr + elsewhere.stderr

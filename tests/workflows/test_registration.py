@@ -125,9 +125,32 @@ def test_diagnostics_say_what_was_done(reference):
     assert 1 <= figures["ess"] <= 12
     assert 0 < figures["largest_weight"] <= 1
     assert figures["files"]["fixed"].endswith("fixed.nii.gz")
-    assert {"proposals", "summary", "network"} <= set(figures["seconds"])
+    assert {"proposals", "summary", "network", "writing"} <= set(figures["seconds"])
+    assert figures["ncc_window"] == 3  # the model's, not a fixed one
     assert 0 <= figures["dice_before"] <= 1
     assert "torch" in figures["versions"]
+
+
+def test_labels_with_large_numbers_and_structures_that_one_side_lacks(pair, weights, tmp_path):
+    """RELIABILITY 14: values up to 10,000, stored as floats, and a structure that the fixed map does not have."""
+    maps = {}
+    for role in ("fixed", "moving"):
+        label = nib.load(pair.files[f"{role}_label"])
+        values = label.get_fdata(dtype=np.float32)
+        numbers = np.unique(values)
+        values[values == numbers[-1]] = 10_000
+        if role == "fixed":
+            values[values == numbers[1]] = 0
+        maps[f"{role}_label"] = pair.write(f"large_{role}", values, label.affine, f"large {role}")
+    files = {role: pair.files[role] for role in ("fixed", "moving")}
+    folder = run(tmp_path, weights, **files, **maps)
+    rows = {int(row["label"]): row for row in csv.DictReader((folder / "volumes.csv").open())}
+    assert rows[10_000]["name"] == "label 10000"
+    missing = rows[int(numbers[1])]
+    assert (float(missing["fixed_volume_mm3"]), missing["dice"]) == (0.0, "")
+    written = nib.load(folder / "labels.nii.gz")
+    assert written.get_data_dtype() == np.int16
+    assert 10_000 in np.unique(written.get_fdata())
 
 
 @pytest.mark.parametrize("codes", ORIENTATIONS)
@@ -225,6 +248,31 @@ def test_two_runs_in_one_process_do_not_mix(pair, weights, tmp_path):
     warped = [nib.load(folder / "warped.nii.gz").get_fdata() for folder in (first, second, again)]
     assert np.array_equal(warped[0], warped[2])
     assert not np.array_equal(warped[0], warped[1])
+
+
+def test_a_change_of_shape_between_two_runs_leaves_no_trace(pair, weights, tmp_path):
+    """RELIABILITY 17, in one process and with one evaluator: a smaller pair in between changes nothing."""
+    fixed = nib.load(pair.files["fixed"])
+    smaller = pair.write("small", fixed.get_fdata(dtype=np.float32)[4:-4, 5:-5, 6:-6], fixed.affine, "smaller")
+    lines = ["fixed,moving,name"]
+    lines += [f"{pair.files['fixed']},{pair.files['moving']},{name}" for name in ("first", "again")]
+    lines.insert(2, f"{smaller},{pair.files['moving']},between")
+    (tmp_path / "pairs.csv").write_text("\n".join(lines), encoding="utf-8")
+    work = evaluator(tmp_path / "out", weights, pairs=str(tmp_path / "pairs.csv"))
+    assert [row["name"] for row in work.run()] == ["first", "between", "again"]
+    warped = {row: nib.load(tmp_path / "out" / row / "warped.nii.gz") for row in ("first", "between", "again")}
+    assert np.array_equal(warped["first"].get_fdata(), warped["again"].get_fdata())
+    assert warped["between"].shape == nib.load(smaller).shape
+    assert [row["name"] for row in work.run()] == ["first", "between", "again"]  # a second run of the same object
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a change of device needs CUDA")
+def test_a_change_of_device_between_two_runs_leaves_no_trace(pair, weights, tmp_path):
+    files = {role: pair.files[role] for role in ("fixed", "moving")}
+    folders = [run(tmp_path / name, weights, **files, device=name) for name in ("cpu", "cuda", "cpu")]
+    warped = [nib.load(folder / "warped.nii.gz").get_fdata() for folder in folders]
+    assert np.array_equal(warped[0], warped[2])
+    assert np.abs(warped[0] - warped[1]).mean() < 1e-3
 
 
 def test_the_result_does_not_depend_on_the_chunk(pair, weights, tmp_path):
