@@ -200,6 +200,7 @@ def _score(
     window = getattr(target.likelihood, "window", 9)
     variance = float(total_variance[brain].double().mean())
     scores = {
+        "dice_before": float(dice_per_structure(pair.moving_label[0, 0], truth, labels).nanmean()),
         **{name: float(values.nanmean()) for name, values in dice.items()},
         "fold_mu": fold_mu,
         "fold_mean": fold_mean,

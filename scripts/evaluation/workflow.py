@@ -29,7 +29,7 @@ from scripts.evaluation.table import Summary, format_tables, summarize_results, 
 from scripts.gaussian.noise import fold
 from scripts.inference.chunks import CHUNK
 from scripts.networks.layout import ProposalLayout
-from scripts.networks.weight_scale import trained_scale
+from scripts.networks.weight_scale import calibrated_temperature, trained_scale
 from scripts.registration.target import Target
 
 logger = logging.getLogger(__name__)
@@ -129,6 +129,7 @@ class Evaluation(Evaluator):
         num_proposals: drawn and weighted for each pair (decision 13).
         num_samples: resampled for each pair.
         temperature: T of the weights (decision 10).
+        calibrated: whether a T that `run calibration` left in the weights takes precedence.
         scale: σ_α; None for the one that training left in ``network.weight_scale``, or for each pair's own if training
             left none.
         seed: of all pairs.
@@ -160,6 +161,7 @@ class Evaluation(Evaluator):
         num_proposals: int = 1200,
         num_samples: int = 80,
         temperature: float = 3.0,
+        calibrated: bool = True,
         scale: float | None = None,
         seed: int = 0,
         radius: int = 3,
@@ -182,7 +184,7 @@ class Evaluation(Evaluator):
         self.layout, self.target = layout, target.to(device)
         self.labels, self.name = check_labels(SCORED if labels is None else labels), name
         self.num_proposals, self.num_samples, self.temperature = num_proposals, num_samples, temperature
-        self.scale, self.seed, self.radius, self.chunk = scale, seed, radius, chunk
+        self.calibrated, self.scale, self.seed, self.radius, self.chunk = calibrated, scale, seed, radius, chunk
         self.voxel_mm, self.figures = voxel_mm, figures
         self.store = ResultStore(output_dir, resume)
         self._scale: float | None = None
@@ -224,6 +226,8 @@ class Evaluation(Evaluator):
         self._scale = self.scale
         if self._scale is None and not self.layout.deterministic:
             self._scale = trained_scale(self.networks[0])
+        if self.calibrated and not self.layout.deterministic:
+            self.temperature = calibrated_temperature(self.networks[0]) or self.temperature
         self.store.check_settings(self._settings())
         if len(self.store):
             logger.info("%s holds %d pairs: going on from there", self.store.folder, len(self.store))
