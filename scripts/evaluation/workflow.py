@@ -6,7 +6,6 @@ import hashlib
 import logging
 import math
 import time
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,11 +21,10 @@ from tqdm import tqdm
 from scripts.data.labels import SCORED
 from scripts.evaluation.figures import draw_figures
 from scripts.evaluation.label_maps import check_labels
-from scripts.evaluation.pair_report import LabeledPair, evaluate_fields, evaluate_pair
+from scripts.evaluation.pair_report import LabeledPair, evaluate_fields, evaluate_pair, pair_seed
 from scripts.evaluation.pair_result import PairResult
 from scripts.evaluation.results import PathLike, ResultStore, write_atomically
 from scripts.evaluation.table import Summary, format_tables, summarize_results, to_json
-from scripts.gaussian.noise import fold
 from scripts.inference.chunks import CHUNK
 from scripts.networks.layout import ProposalLayout
 from scripts.networks.weight_scale import calibrated_temperature, trained_scale
@@ -266,7 +264,7 @@ class Evaluation(Evaluator):
             num_samples=self.num_samples,
             temperature=self.temperature,
             scale=self._scale,
-            seed=fold(self.seed, 1 + zlib.crc32("\n".join(pair.names).encode())),
+            seed=pair_seed(pair.names, self.seed),
             radius=self.radius,
             chunk=self.chunk,
             seconds_network=seconds,
