@@ -65,18 +65,19 @@ class ConvexAdam:
 
 
 class Ants:
-    """ANTs through antspyx, its defaults.
+    """ANTs through antspyx.
 
     Args:
         transform: ``SyN`` (affine, then diffeomorphic) or ``Affine``.
+        options: of ``ants.registration``, where its defaults are not to be used.
     """
 
-    def __init__(self, transform: str) -> None:
-        self.transform = transform
+    def __init__(self, transform: str, **options: Any) -> None:
+        self.transform, self.options = transform, options
 
     def settings(self) -> dict[str, Any]:
-        """The kind of transform and the package's version."""
-        return {"transform": self.transform, "antspyx": importlib.metadata.version("antspyx")}
+        """The kind of transform, its options and the package's version."""
+        return {"transform": self.transform, **self.options, "antspyx": importlib.metadata.version("antspyx")}
 
     def __call__(self, fixed: MetaTensor, moving: MetaTensor) -> Registered:
         """Register files by ANTs, and read the composite of its transforms as one field."""
@@ -88,7 +89,7 @@ class Ants:
             start = time.process_time()
             # A seed makes ANTs reproducible, on one thread.
             done = ants.registration(
-                *images, type_of_transform=self.transform, outprefix=f"{folder}/out_", random_seed=1
+                *images, type_of_transform=self.transform, outprefix=f"{folder}/out_", random_seed=1, **self.options
             )
             seconds = time.process_time() - start
             composite = ants.apply_transforms(

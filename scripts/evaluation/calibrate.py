@@ -212,4 +212,4 @@ def write_temperature(path: PathLike, temperature: float, scale: float) -> None:
     state = dict(network_state(content))
     for name, value in (("temperature", temperature), ("value", scale)):
         state[f"weight_scale.{name}"] = torch.tensor(value, dtype=torch.float64)
-    save_atomically({**content, "network": state} if "network" in content else state, path)
+    save_atomically({**content, "network": state} if "network" in content else state, Path(path))

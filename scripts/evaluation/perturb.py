@@ -1,6 +1,7 @@
 """Moving scans made unlike the training data, in known ways: how robust is a registration?
 
-Each disturbance has one documented strength and depends on nothing but its name, a seed and the names of the two scans. Labels move with the head; brightness leaves them as they are.
+Each disturbance has one documented strength and depends on nothing but its name, a seed and the names of the two scans.
+Labels move with the head; changes of brightness leave them as they are.
 """
 
 from __future__ import annotations

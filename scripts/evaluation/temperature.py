@@ -1,8 +1,8 @@
 """What other temperatures would have made of the same proposals: weighed once, scored at all temperatures together.
 
-Drawing and weighing proposals takes nearly all of the time, and neither depends on T or σ_α. So the log-weights of a pair
-are computed once; whatever any of the settings would resample is redrawn once, and its label map is kept only where it
-counts, in the ribbons. With the seed of the evaluation, a setting gets exactly the samples that the evaluation gives it.
+Drawing and weighing proposals takes nearly all of the time, and neither depends on T or σ_α. So the log-weights of a
+pair are computed once; whatever any of the settings would resample is redrawn once, and its label map is kept only
+where it counts, in the ribbons. With the evaluation's seed, a setting gets exactly the evaluation's samples.
 """
 
 from __future__ import annotations

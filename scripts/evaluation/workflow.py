@@ -281,7 +281,7 @@ class Evaluation(Evaluator):
             for key, value in vars(module).items():
                 if isinstance(value, int | float | str) and key != "training" and not key.startswith("_"):
                     settings[f"target.{path}.{key}" if path else f"target.{key}"] = value
-        transform = getattr(self.data_loader.dataset, "transform", None)
+        transform = getattr(getattr(self.data_loader, "dataset", None), "transform", None)
         if transform is not None:
             settings["transform"] = str(transform)
         return {**settings, "weights": _fingerprint(self.networks)}

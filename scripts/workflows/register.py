@@ -151,9 +151,7 @@ def register_pair(
         )  # fmt: skip
     scale = scale if scale is not None else spread_of(posterior.proposals.log_weights)
     names = (str(item["moving_name"]), str(item["fixed_name"]))
-    stored = StoredPosterior(
-        raw, layout, target.transform, space, posterior, temperature, scale, raw[0, :3], names
-    )
+    stored = StoredPosterior(raw, layout, target.transform, space, posterior, temperature, scale, raw[0, :3], names)
     labels = None
     if "moving_label" in item:
         own = item["fixed_label"].as_tensor()[0] if "fixed_label" in item else None

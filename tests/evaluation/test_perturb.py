@@ -89,5 +89,5 @@ def test_stripping_takes_from_the_rim_and_leaves_tissue_outside(item):
 def test_names():
     assert perturbation(None) is None
     assert str(perturbation("blur")) == "blur, seed 0"
-    with pytest.raises(ValueError, match="--perturb must be one of gamma, bias, .*, got 'twist'"):
+    with pytest.raises(ValueError, match=r"--perturb must be one of gamma, bias, .*, got 'twist'"):
         perturbation("twist")
