@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from bundle.results.pictures import links
 from bundle.results.store import FOLDER
 from bundle.results.tables import (
     RANKS,
@@ -53,6 +54,7 @@ def tables(folder: Path = FOLDER) -> dict[str, Callable[[], str]]:
         "perturbed": lambda: perturbed_table(perturbed, variants.get(SHIPPED)),
         "fitted_temperature": lambda: temperature_table(folder / "calibration.json"),
         "targets": lambda: targets_table(variants, baselines, one_mm),
+        "figures": lambda: links(folder),
         "performance": lambda: performance_table(variants, one_mm),
     }
 

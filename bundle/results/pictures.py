@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from bundle.results.store import FOLDER, MODELS, read_group, title
-from bundle.results.tables import VARIANTS
+from bundle.results.tables import NOTHING, VARIANTS
 from bundle.training_figure import draw, read_columns
 from scripts.evaluation.figures import Models, accuracy_calibration, boxes, ladder
 
@@ -16,6 +16,15 @@ IMAGES = Path("docs/images/results")
 BOXES = ("v_lc", "i_lc", "s_lc", "s_lc_10l", "vxm5")
 """All eleven models side by side would be too thin to read."""
 DPI = 100
+CAPTIONS = {
+    "ladder": "Dice of μ, of the mean field and of the Oracle sample; bars are standard deviations over pairs.",
+    "accuracy_calibration": "Accuracy against calibration by structure; the best corner is the lower right.",
+    "dice": "Dice of the mean field by structure, left and right together.",
+    "oracle": "Dice of the Oracle sample by structure.",
+    "ece": "Expected calibration error by structure.",
+    "ause": "Area under the sparsification error, by label entropy, by structure.",
+    "training": "Training stability on the validation pairs: Dice, displacement variance, share of effective samples.",
+}
 
 
 def figures(folder: Path = FOLDER) -> dict[str, Callable[[], Figure]]:
@@ -36,6 +45,12 @@ def figures(folder: Path = FOLDER) -> dict[str, Callable[[], Figure]]:
         order = [name for name in MODELS if name in paths] + sorted(set(paths) - set(MODELS))
         made["training"] = lambda: draw({title(name): read_columns(paths[name]) for name in order})
     return made
+
+
+def links(folder: Path = FOLDER) -> str:
+    """Markdown of all figures for which there are results, for a page in docs/."""
+    parts = [f"![{CAPTIONS[name]}](images/results/{name}.png)\n\n*{CAPTIONS[name]}*\n" for name in figures(folder)]
+    return "\n".join(parts) or NOTHING
 
 
 def draw_all(folder: Path = FOLDER, images: Path = IMAGES) -> list[Path]:

@@ -8,7 +8,7 @@ import pytest
 
 from bundle.results.__main__ import main
 from bundle.results.pages import PAGES, filled, outdated, tables, update
-from bundle.results.pictures import draw_all
+from bundle.results.pictures import draw_all, links
 from bundle.results.store import add, common, read_group
 from bundle.results.tables import NOTHING, model_table, perturbed_table, tool_table
 from bundle.results.targets import targets_table
@@ -185,6 +185,7 @@ def test_figures(tmp_path):
     (tmp_path / "training").mkdir()
     (tmp_path / "training/v_lc.csv").write_text("iteration,dice,variance,ess\n50,0.6,0.2,0.1\n100,0.7,0.1,0.2\n")
     drawn = {path.stem for path in draw_all(tmp_path, tmp_path / "images")}
+    assert links(tmp_path).count("](images/results/") == len(drawn)
     assert drawn == {"ladder", "accuracy_calibration", "dice", "oracle", "ece", "ause", "training"}
     assert draw_all(tmp_path / "nothing", tmp_path / "none") == []
 
