@@ -18,6 +18,9 @@ PANELS = [
     ("ess", "effective sample size / proposals"),
 ]
 
+FEW = 4
+"""Lines that leave room for a legend among them."""
+
 
 def read_columns(path: Path) -> dict[str, list[float]]:
     """Columns of a CSV file of numbers."""
@@ -41,8 +44,11 @@ def draw(runs: dict[str, dict[str, list[float]]]) -> Figure:
             axes.axhline(baseline[0], color="gray", linestyle="--", label="unregistered")
         axes.set(title=title, xlabel="iteration")
         axes.grid(alpha=0.3)
-        if number == 0:
-            axes.legend(fontsize=8)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    if len(labels) <= FEW:
+        figure.axes[0].legend(fontsize=8)
+    else:  # they would cover the lines
+        figure.legend(handles, labels, loc="outside right upper", fontsize=8, frameon=False)
     return figure
 
 

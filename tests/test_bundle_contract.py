@@ -34,7 +34,9 @@ EXPRESSIONS = {
     "$import sys",
     "$sys.path.insert(0, @bundle_root)",
     "$@output_dir + '/model.pt'",
-    "$@output_dir + '/evaluation_' + @split",
+    "$@output_dir + '/evaluation_' + '_'.join(filter(None, [@split, @perturb]))",
+    "$@output_dir + '/calibration'",
+    "$@calibrator.run()",
     "$@evaluator.run()",
     "$@bundle_root + '/output/inference'",
     "$@bundle_root",
@@ -132,6 +134,14 @@ def test_training_then_evaluation_by_command(tmp_path):
     assert summary
     rows = list(csv.DictReader((run / "evaluation_val/pair_summaries.csv").open()))
     assert len(rows) == 2
+    done = bundle_run("evaluation", "--config_file", configs, *tiny_arguments(run), *sizes, "--perturb", "rotate")
+    assert done.returncode == 0, done.stderr[-2000:]
+    disturbed = list(csv.DictReader((run / "evaluation_val_rotate/pair_summaries.csv").open()))
+    assert [row["dice_before"] for row in disturbed] != [row["dice_before"] for row in rows]
+    configs = "['configs/train.yaml','configs/evaluate.yaml','configs/calibrate.yaml']"
+    done = bundle_run("calibration", "--config_file", configs, *tiny_arguments(run), *sizes)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert float(read(run / "model.pt")["weight_scale.temperature"]) > 0
 
 
 def test_training_from_another_directory(tmp_path):

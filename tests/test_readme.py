@@ -22,13 +22,13 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 ELSEWHERE = {"make demo", "make test", "python -m pip install -r requirements.txt"}
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def blocks(language: str, page: str = README) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page, flags=re.DOTALL)
 
 
-def commands() -> list[list[str]]:
-    """The README's commands in order, as words, comments left out."""
-    lines = [line for block in blocks("bash") for line in block.replace("\\\n", " ").splitlines()]
+def commands(page: str = README) -> list[list[str]]:
+    """A page's commands in order, as words, comments left out."""
+    lines = [line for block in blocks("bash", page) for line in block.replace("\\\n", " ").splitlines()]
     stripped = [re.sub(r"\s+#.*", "", line).strip() for line in lines]
     return [shlex.split(line) for line in stripped if line and line not in ELSEWHERE]
 
@@ -53,13 +53,14 @@ def place(tmp_path_factory):
 def small(words: list[str], folder: Path) -> list[str]:
     """The command on this folder's files, with few and small volumes."""
     run_id = words[words.index("run") + 1]
-    settings = dict(SMALL) if run_id == "inference" else dict(TINY) if run_id in ("training", "evaluation") else {}
+    trained = ("training", "evaluation", "calibration")
+    settings = dict(SMALL) if run_id == "inference" else dict(TINY) if run_id in trained else {}
     settings["bundle_root"] = str(ROOT)
     if any("tiny.yaml" in word for word in words):
         settings |= {"roi_size": "[16,24,24]", "output_dir": str(folder / "output/tiny")}
     if "--dataset_dir" in words:
         settings.pop("synthetic")
-    if run_id == "evaluation":
+    if run_id in ("evaluation", "calibration"):
         settings |= {"evaluated_proposals": 4, "evaluated_samples": 2, "num_pairs": 1}
     if run_id in ("inference", "apply"):
         settings["output_dir"] = str(folder / "output/inference")
@@ -71,16 +72,21 @@ def small(words: list[str], folder: Path) -> list[str]:
     return out
 
 
+def run_small(found: list[list[str]], folder: Path) -> None:
+    """Run commands one after the other; each must succeed."""
+    for words in found:
+        done = subprocess.run(
+            small(words, folder), cwd=folder, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout[-1000:]}\n{done.stderr[-3000:]}"
+
+
 def test_the_commands_of_the_readme_run_in_their_order(place):
     found = commands()
     ids = [words[words.index("run") + 1] for words in found]
     assert ids == ["inference", "apply", "training", "evaluation", "training"]
-    for words in found:
-        done = subprocess.run(
-            small(words, place), cwd=place, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True,
-            check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout[-1000:]}\n{done.stderr[-3000:]}"
+    run_small(found, place)
     assert (place / "output/inference/moving__to__fixed/volumes.csv").is_file()
     assert (place / "output/inference/points_moved.csv").is_file()
     assert list((place / "output/tiny").glob("evaluation_test/tables.txt"))

@@ -21,6 +21,9 @@ from torch import Tensor, nn
 from scripts.engines.errors import CheckpointError
 from scripts.io.atomic import atomic_path
 
+_TEMPERATURE = "weight_scale.temperature"
+_NAN_IF_UNKNOWN = ("weight_scale.value", _TEMPERATURE)
+
 
 def save_atomically(content: Mapping[str, Any], path: str | Path) -> None:
     """Write a checkpoint; the file under `path` is the old or the new one at any time.
@@ -88,7 +91,7 @@ def load_network(network: nn.Module, path: str | Path, strict: bool = True) -> l
         for name, value in state.items()
         if name in own and isinstance(value, Tensor) and value.shape == own[name].shape
     }
-    missing = [name for name in own if name not in fitting]
+    missing = [name for name in own if name not in fitting and not name.endswith(_TEMPERATURE)]
     unexpected = [name for name in state if name not in fitting]
     if strict and (missing or unexpected):
         raise CheckpointError(
@@ -98,7 +101,9 @@ def load_network(network: nn.Module, path: str | Path, strict: bool = True) -> l
         )
     if not fitting:
         raise CheckpointError(path, f"nothing in it fits this network; it holds {_listed(list(state))}")
-    network.load_state_dict(fitting, strict=False)
+    # A file from before there was any calibration has no temperature: NaN then, not that of the weights before them.
+    uncalibrated = {name: torch.full_like(own[name], torch.nan) for name in own if name.endswith(_TEMPERATURE)}
+    network.load_state_dict({**uncalibrated, **fitting}, strict=False)
     return missing
 
 
@@ -143,9 +148,9 @@ def set_random_state(state: Mapping[str, Any]) -> None:
 
 
 def _non_finite(content: Any, name: str = "") -> list[str]:
-    """Names of floating-point tensors that are not finite. A NaN weight scale only says that none was measured yet."""
+    """Names of floating-point tensors that are not finite. A NaN scale or temperature only says that none is known."""
     if isinstance(content, Tensor):
-        known = name.endswith("weight_scale.value")
+        known = name.endswith(_NAN_IF_UNKNOWN)
         return [] if known or not content.is_floating_point() or bool(torch.isfinite(content).all()) else [name]
     if isinstance(content, Mapping):
         return [bad for key, value in content.items() for bad in _non_finite(value, f"{name}.{key}".lstrip("."))]

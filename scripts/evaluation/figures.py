@@ -234,8 +234,8 @@ def _one_model(points: Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray]]]
 
 
 def _style(model: int) -> tuple[str, str]:
-    """Color and marker of the model with this number."""
-    return COLORS[model % len(COLORS)], MARKERS[model % len(MARKERS)]
+    """Color and marker of the model with this number; after all colors, they come again with other markers."""
+    return COLORS[model % len(COLORS)], MARKERS[(model + model // len(COLORS)) % len(MARKERS)]
 
 
 def _point(axes: Axes, x: np.ndarray, y: np.ndarray, color: str, marker: str, label: str, size: float = 6) -> None:

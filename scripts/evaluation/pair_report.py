@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from scripts.evaluation.overlap import dice_per_structure
 from scripts.evaluation.pair_result import CURVES, FRACTIONS, PAIR_SCORES, RIBBON_SCORES, PairResult
 from scripts.evaluation.ribbon import label_ribbons
 from scripts.gaussian import StructuredGaussian
+from scripts.gaussian.noise import fold
 from scripts.inference.chunks import CHUNK
 from scripts.inference.proposals import redraw, sample_posterior
 from scripts.registration.similarity import local_ncc
@@ -59,6 +61,11 @@ class LabeledPair(NamedTuple):
         volumes = [batch[key].as_subclass(Tensor).to(device) for key in ("fixed", "moving")]
         labels = [batch[f"{key}_label"].as_subclass(Tensor).to(device) for key in ("fixed", "moving")]
         return cls(volumes[0], volumes[1], labels[0], labels[1], names, sizes)
+
+
+def pair_seed(names: tuple[str, str], seed: int = 0) -> int:
+    """A seed of the pair's own, made of its scans' names: its result depends on no other pair."""
+    return fold(seed, 1 + zlib.crc32("\n".join(names).encode()))
 
 
 @torch.no_grad()
@@ -200,6 +207,7 @@ def _score(
     window = getattr(target.likelihood, "window", 9)
     variance = float(total_variance[brain].double().mean())
     scores = {
+        "dice_before": float(dice_per_structure(pair.moving_label[0, 0], truth, labels).nanmean()),
         **{name: float(values.nanmean()) for name, values in dice.items()},
         "fold_mu": fold_mu,
         "fold_mean": fold_mean,

@@ -18,6 +18,7 @@ RIBBON_SCORES = (
 )
 STRUCTURE_SCORES = (*DICE_SCORES, *RIBBON_SCORES)
 PAIR_SCORES = (
+    "dice_before",  # of the moving labels as they are, mean over structures
     *DICE_SCORES,  # means over structures
     "fold_mu",  # percent of the image's voxels (decision 20)
     "fold_mean",

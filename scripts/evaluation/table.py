@@ -45,6 +45,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         ("k-hat", ("pairs", "khat"), "std_pairs", (2, 2)),
         ("Largest weight", ("pairs", "max_weight"), "std_pairs", (3, 3)),
         ("Unique", ("pairs", "unique"), "std_pairs", (1, 1)),
+        ("DSC before", ("pairs", "dice_before"), "std_pairs", _DICE),
         ("NCC² before", ("pairs", "ncc_before"), "std_pairs", _DICE),
         ("NCC² after", ("pairs", "ncc_after"), "std_pairs", _DICE),
         ("Seconds a pair", ("pairs", "seconds"), "std_pairs", (1, 1)),

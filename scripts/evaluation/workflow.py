@@ -6,7 +6,6 @@ import hashlib
 import logging
 import math
 import time
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,15 +21,14 @@ from tqdm import tqdm
 from scripts.data.labels import SCORED
 from scripts.evaluation.figures import draw_figures
 from scripts.evaluation.label_maps import check_labels
-from scripts.evaluation.pair_report import LabeledPair, evaluate_fields, evaluate_pair
+from scripts.evaluation.pair_report import LabeledPair, evaluate_fields, evaluate_pair, pair_seed
 from scripts.evaluation.pair_result import PairResult
 from scripts.evaluation.results import PathLike, ResultStore
 from scripts.evaluation.table import Summary, format_tables, summarize_results, to_json
-from scripts.gaussian.noise import fold
 from scripts.inference.chunks import CHUNK
 from scripts.io.atomic import write_text
 from scripts.networks.layout import ProposalLayout
-from scripts.networks.weight_scale import trained_scale
+from scripts.networks.weight_scale import calibrated_temperature, trained_scale
 from scripts.registration.target import Target
 
 logger = logging.getLogger(__name__)
@@ -130,6 +128,7 @@ class Evaluation(Evaluator):
         num_proposals: drawn and weighted for each pair (decision 13).
         num_samples: resampled for each pair.
         temperature: T of the weights (decision 10).
+        calibrated: whether a T that `run calibration` left in the weights takes precedence.
         scale: σ_α; None for the one that training left in ``network.weight_scale``, or for each pair's own if training
             left none.
         seed: of all pairs.
@@ -161,6 +160,7 @@ class Evaluation(Evaluator):
         num_proposals: int = 1200,
         num_samples: int = 80,
         temperature: float = 3.0,
+        calibrated: bool = True,
         scale: float | None = None,
         seed: int = 0,
         radius: int = 3,
@@ -183,7 +183,7 @@ class Evaluation(Evaluator):
         self.layout, self.target = layout, target.to(device)
         self.labels, self.name = check_labels(SCORED if labels is None else labels), name
         self.num_proposals, self.num_samples, self.temperature = num_proposals, num_samples, temperature
-        self.scale, self.seed, self.radius, self.chunk = scale, seed, radius, chunk
+        self.calibrated, self.scale, self.seed, self.radius, self.chunk = calibrated, scale, seed, radius, chunk
         self.voxel_mm, self.figures = voxel_mm, figures
         self.store = ResultStore(output_dir, resume)
         self._scale: float | None = None
@@ -225,6 +225,8 @@ class Evaluation(Evaluator):
         self._scale = self.scale
         if self._scale is None and not self.layout.deterministic:
             self._scale = trained_scale(self.networks[0])
+        if self.calibrated and not self.layout.deterministic:
+            self.temperature = calibrated_temperature(self.networks[0]) or self.temperature
         self.store.check_settings(self._settings())
         if len(self.store):
             logger.info("%s holds %d pairs: going on from there", self.store.folder, len(self.store))
@@ -263,7 +265,7 @@ class Evaluation(Evaluator):
             num_samples=self.num_samples,
             temperature=self.temperature,
             scale=self._scale,
-            seed=fold(self.seed, 1 + zlib.crc32("\n".join(pair.names).encode())),
+            seed=pair_seed(pair.names, self.seed),
             radius=self.radius,
             chunk=self.chunk,
             seconds_network=seconds,
@@ -280,6 +282,9 @@ class Evaluation(Evaluator):
             for key, value in vars(module).items():
                 if isinstance(value, int | float | str) and key != "training" and not key.startswith("_"):
                     settings[f"target.{path}.{key}" if path else f"target.{key}"] = value
+        transform = getattr(getattr(self.data_loader, "dataset", None), "transform", None)
+        if transform is not None:
+            settings["transform"] = str(transform)
         return {**settings, "weights": _fingerprint(self.networks)}
 
 

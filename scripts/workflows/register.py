@@ -23,7 +23,7 @@ from scripts.inference.proposals import sample_posterior, spread_of
 from scripts.inference.refine import Parts, refine
 from scripts.io.grid import Grid
 from scripts.io.posterior_file import StoredPosterior, rounded
-from scripts.networks.weight_scale import trained_scale
+from scripts.networks.weight_scale import calibrated_temperature, trained_scale
 from scripts.registration.similarity import local_ncc
 from scripts.registration.warp import warp
 from scripts.summary.fields import FieldAccumulator, FieldSummary
@@ -31,6 +31,9 @@ from scripts.summary.labels import LabelAccumulator
 from scripts.summary.modes import are_distinct, find_modes
 from scripts.summary.result import Mode, RegistrationResult
 from scripts.summary.space import PairSpace
+
+TEMPERATURE = 3.0
+"""T of training (decision 10), for weights that were not calibrated."""
 
 
 @dataclass
@@ -40,7 +43,8 @@ class Settings:
     Attributes:
         num_proposals: drawn and weighted (decision 13).
         num_samples: resampled of them.
-        temperature: T of the weights (decision 10).
+        temperature: T of the weights (decision 10); None for the one that `run calibration` left in the network's
+            weights, or 3 if it left none.
         seed: of the proposals and everything else that is random.
         refine_steps: gradient steps on this pair before drawing; 0 for none.
         refine_parts: `mean`, or `all` for L and R as well.
@@ -51,7 +55,7 @@ class Settings:
 
     num_proposals: int = 1200
     num_samples: int = 80
-    temperature: float = 3.0
+    temperature: float | None = None
     seed: int = 0
     refine_steps: int = 0
     refine_parts: Parts = "mean"
@@ -139,17 +143,17 @@ def register_pair(
     gaussian = layout.gaussian(raw)
     pair = target.prepare(moving, fixed, mask)[0]
     chunk = settings.chunk or chunk_that_fits(fixed[0, 0].numel(), device)
-    scale = trained_scale(network)
+    scale, temperature = trained_scale(network), settings.temperature
+    if temperature is None:
+        temperature = calibrated_temperature(network) or TEMPERATURE
     with clock("proposals"), _bar("proposals", settings.num_proposals, settings.progress) as advance:
         posterior = sample_posterior(
             gaussian, target, pair, num_proposals=settings.num_proposals, num_samples=settings.num_samples,
-            temperature=settings.temperature, scale=scale, seed=settings.seed, chunk=chunk, progress=advance,
+            temperature=temperature, scale=scale, seed=settings.seed, chunk=chunk, progress=advance,
         )  # fmt: skip
     scale = scale if scale is not None else spread_of(posterior.proposals.log_weights)
     names = (str(item["moving_name"]), str(item["fixed_name"]))
-    stored = StoredPosterior(
-        raw, layout, target.transform, space, posterior, settings.temperature, scale, raw[0, :3], names
-    )
+    stored = StoredPosterior(raw, layout, target.transform, space, posterior, temperature, scale, raw[0, :3], names)
     labels = None
     if "moving_label" in item:
         own = item["fixed_label"].as_tensor()[0] if "fixed_label" in item else None

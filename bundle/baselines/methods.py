@@ -1,0 +1,171 @@
+"""The tools: each takes a pair of images and gives a displacement of every voxel.
+
+Packages are imported when a tool is used: each is needed by its own tool alone (see requirements.txt beside this file).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from monai.data import MetaTensor
+from torch import Tensor
+
+from scripts.io.grid import Grid
+from scripts.io.itk import read_displacement
+from scripts.io.nifti import write_volume
+
+
+class Registered(NamedTuple):
+    """What a tool made of a pair."""
+
+    ddf: Tensor  # [3, X, Y, Z], voxels of the array's axes, from the fixed to the moving image
+    seconds: float  # of processor time for the registration alone, so that other work on the machine does not count
+
+
+Method = Callable[[MetaTensor, MetaTensor], Registered]
+"""From the fixed and the moving image, [1, X, Y, Z] on one grid, to a displacement."""
+
+
+class Unregistered:
+    """No registration at all: the pairs as they are, affinely aligned to a common frame or not."""
+
+    def settings(self) -> dict[str, Any]:
+        """Nothing to set."""
+        return {}
+
+    def __call__(self, fixed: MetaTensor, moving: MetaTensor) -> Registered:
+        """Leave every voxel where it is."""
+        del moving
+        return Registered(torch.zeros(3, *fixed.shape[1:]), 0.0)
+
+
+class ConvexAdam:
+    """ConvexAdam with MIND features (Siebert et al.), the package's defaults."""
+
+    def settings(self) -> dict[str, Any]:
+        """The package's version."""
+        return {"convexAdam": importlib.metadata.version("convexAdam")}
+
+    def __call__(self, fixed: MetaTensor, moving: MetaTensor) -> Registered:
+        """Register by the package; it gives displacements in voxels, [X, Y, Z, 3]."""
+        from convexAdam.convex_adam_MIND import convex_adam_pt
+
+        images = [image.as_subclass(Tensor)[0].numpy() for image in (fixed, moving)]
+        start = time.process_time()
+        displacement = convex_adam_pt(*images, dtype=torch.float32, verbose=False, device=torch.device("cpu"))
+        seconds = time.process_time() - start
+        return Registered(torch.from_numpy(np.ascontiguousarray(np.moveaxis(displacement, -1, 0))).float(), seconds)
+
+
+class Ants:
+    """ANTs through antspyx.
+
+    Args:
+        transform: ``SyN`` (affine, then diffeomorphic) or ``Affine``.
+        options: of ``ants.registration``, where its defaults are not to be used.
+    """
+
+    def __init__(self, transform: str, **options: Any) -> None:
+        self.transform, self.options = transform, options
+
+    def settings(self) -> dict[str, Any]:
+        """The kind of transform, its options and the package's version."""
+        return {"transform": self.transform, **self.options, "antspyx": importlib.metadata.version("antspyx")}
+
+    def __call__(self, fixed: MetaTensor, moving: MetaTensor) -> Registered:
+        """Register files by ANTs, and read the composite of its transforms as one field."""
+        import ants
+
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            images = [ants.image_read(str(path)) for path in _files(folder, fixed, moving)]
+            start = time.process_time()
+            # A seed makes ANTs reproducible, on one thread.
+            done = ants.registration(
+                *images, type_of_transform=self.transform, outprefix=f"{folder}/out_", random_seed=1, **self.options
+            )
+            seconds = time.process_time() - start
+            composite = ants.apply_transforms(
+                *images, transformlist=done["fwdtransforms"], compose=f"{folder}/composite_"
+            )
+            return Registered(_voxels(*read_displacement(composite)), seconds)
+
+
+class Bundle:
+    """This bundle, through files as users run it: `run inference` with its shipped configuration.
+
+    Args:
+        options: overrides of configs/inference.json.
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.options = dict(options)
+
+    def settings(self) -> dict[str, Any]:
+        """The overrides."""
+        return {"options": self.options}
+
+    def __call__(self, fixed: MetaTensor, moving: MetaTensor) -> Registered:
+        """Reading, alignment, sampling and the writing of all files but the report count."""
+        from monai.bundle import ConfigWorkflow
+
+        root = Path(__file__).parents[2]
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            paths = _files(folder, fixed, moving)
+            workflow = ConfigWorkflow(
+                config_file=str(root / "configs/inference.json"),
+                meta_file=str(root / "configs/metadata.json"),
+                logging_file=False,
+                workflow_type="infer",
+                bundle_root=str(root),
+                fixed=str(paths[0]),
+                moving=str(paths[1]),
+                output_dir=str(folder / "out"),
+                report=False,
+                **self.options,
+            )
+            workflow.initialize()
+            start = time.process_time()
+            workflow.run()
+            seconds = time.process_time() - start
+            (field,) = folder.glob("out/*/displacement.nii.gz")
+            return Registered(_voxels(*read_displacement(field)), seconds)
+
+
+def make(name: str, options: Mapping[str, Any] | None = None) -> Any:
+    """The method of this name, one of ``NAMES``; options are those of :class:`Bundle`."""
+    if name == "bundle":
+        return Bundle(options or {})
+    if options:
+        raise SystemExit(f"only the bundle itself has options here, not {name}")
+    return {
+        "unregistered": Unregistered,
+        "affine": lambda: Ants("Affine"),
+        "syn": lambda: Ants("SyN"),
+        "convexadam": ConvexAdam,
+    }[name]()
+
+
+NAMES = ("unregistered", "affine", "syn", "convexadam", "bundle")
+
+
+def _files(folder: Path, fixed: MetaTensor, moving: MetaTensor) -> list[Path]:
+    """Write both images as NIfTI files, both on the fixed image's grid, as pairs are compared voxel by voxel."""
+    paths = [folder / "fixed.nii.gz", folder / "moving.nii.gz"]
+    for path, image in zip(paths, (fixed, moving), strict=True):
+        write_volume(path, image.as_subclass(Tensor)[0].numpy(), Grid.of(fixed))
+    return paths
+
+
+def _voxels(field: np.ndarray, grid: Grid) -> Tensor:
+    """RAS mm to voxels of the array's axes, [3, X, Y, Z]."""
+    back = np.linalg.inv(grid.affine[:3, :3]).astype(np.float32)
+    return torch.from_numpy(np.tensordot(back, field, axes=1))

@@ -1,0 +1,88 @@
+"""Running a tool on the pairs of a split; interrupted, it goes on where it stopped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from monai.data import list_data_collate
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from bundle.baselines.methods import Registered
+from scripts.data.datalist import load_datalist, subject_pairs
+from scripts.data.labels import SCORED
+from scripts.data.pairs import PairDataset
+from scripts.data.transforms import load_transforms
+from scripts.evaluation.pair_report import LabeledPair, evaluate_fields
+from scripts.evaluation.pair_result import RIBBON_SCORES, PairResult
+from scripts.evaluation.results import ResultStore, write_atomically
+from scripts.evaluation.table import Summary, format_tables, summarize_results, to_json
+from scripts.registration.target import Target
+
+
+class DenseField(nn.Module):
+    """A field that already has a displacement for every image voxel: nothing is to be done."""
+
+    def forward(self, z: Tensor, shape: Sequence[int]) -> Tensor:
+        """The field [N, 3, X, Y, Z] itself; the shape is that of its grid."""
+        del shape
+        return z
+
+
+def pairs_of(
+    dataset_dir: str, split: str, split_file: str | None, num_pairs: int | None, synthetic: dict[str, Any] | None = None
+) -> PairDataset:
+    """The pairs that `run evaluation` takes for the same split and number of pairs."""
+    subjects = load_datalist(dataset_dir or None, split, split_file, synthetic=synthetic)
+    # In float32: half precision is for the network's memory, not for others' optimizers.
+    return PairDataset(subjects, load_transforms(), subject_pairs(subjects, num_pairs), cache_dtype="float32")
+
+
+def score(registered: Registered, pair: LabeledPair, labels: Sequence[int] = SCORED) -> PairResult:
+    """The scores of one displacement; calibration does not exist, and time is the tool's."""
+    target = Target(transform=DenseField())
+    result = evaluate_fields([registered.ddf[None]], target, pair, labels, seconds_network=registered.seconds)
+    nothing = {name: [math.nan] * len(result.labels) for name in RIBBON_SCORES}
+    scores = {"displacement_variance": math.nan, "displacement_variance_total": math.nan, "seconds_evaluation": 0.0}
+    return replace(result, structures={**result.structures, **nothing}, pair={**result.pair, **scores})
+
+
+def run(name: str, method: Any, dataset: PairDataset, output_dir: str | Path, progress: bool = True) -> Summary:
+    """Register and score all pairs that the folder does not hold yet.
+
+    Args:
+        name: of the tool in the table.
+        method: see :mod:`bundle.baselines.methods`.
+        dataset: the pairs.
+        output_dir: of the results, in the files of `run evaluation`.
+        progress: show a progress bar.
+
+    Returns:
+        The summary of all pairs in the folder.
+
+    Raises:
+        ResultsError: when the folder holds results of other settings.
+    """
+    store = ResultStore(output_dir)
+    store.check_settings({"method": name, **method.settings()})
+    with torch.no_grad(), tqdm(total=len(dataset), desc=name, unit="pair", disable=not progress) as bar:
+        for index in range(len(dataset)):
+            names = tuple(str(dataset.subjects[i]["name"]) for i in dataset.pair(index))
+            if (names[0], names[1]) in store:
+                bar.initial += 1
+            else:
+                item = dataset[index]
+                with torch.enable_grad():  # ConvexAdam optimizes by gradients
+                    registered = method(item["fixed"], item["moving"])
+                store.add(score(registered, LabeledPair.from_batch(list_data_collate([item]))))
+                bar.set_postfix(dice=f"{store.results[-1].pair['dice_mean']:.4f}", refresh=False)
+            bar.update()
+    summary = summarize_results(store.results)
+    write_atomically(store.folder / "summary.json", to_json(summary))
+    write_atomically(store.folder / "tables.txt", format_tables({name: summary}) + "\n")
+    return summary

@@ -1,0 +1,89 @@
+"""Tables inside of pages: what stands between two markers is made from the CSV files, the rest is written by people.
+
+<!-- table: accuracy -->
+…
+<!-- end -->
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from bundle.results.pictures import links
+from bundle.results.store import FOLDER
+from bundle.results.tables import (
+    RANKS,
+    SHIPPED,
+    TEMPERATURES,
+    VARIANTS,
+    all_groups,
+    model_table,
+    performance_table,
+    perturbed_table,
+    temperature_table,
+    tool_table,
+)
+from bundle.results.targets import targets_table
+from scripts.evaluation.results import write_atomically
+
+PAGES = (Path("docs/results.md"), Path("docs/README.md"))
+_MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
+
+
+def tables(folder: Path = FOLDER) -> dict[str, Callable[[], str]]:
+    """Every table by its name."""
+    groups = all_groups(folder)
+    variants, baselines, one_mm, perturbed = groups.values()
+
+    def paper(names: tuple[str, ...], kind: str) -> Callable[[], str]:
+        return lambda: model_table(variants, names, kind)
+
+    return {
+        "accuracy": paper(VARIANTS, "Accuracy"),
+        "calibration": paper(VARIANTS, "Calibration"),
+        "displacement": paper(VARIANTS, "Calibration by displacement"),
+        "sampling": paper(VARIANTS, "Sampling"),
+        "rank_accuracy": paper(RANKS, "Accuracy"),
+        "rank_calibration": paper(RANKS, "Calibration"),
+        "temperature_accuracy": paper(TEMPERATURES, "Accuracy"),
+        "temperature_calibration": paper(TEMPERATURES, "Calibration"),
+        "baselines": lambda: tool_table(baselines, variants, ("v_lc", SHIPPED)),
+        "one_mm": lambda: tool_table(one_mm),
+        "perturbed": lambda: perturbed_table(perturbed, variants.get(SHIPPED)),
+        "fitted_temperature": lambda: temperature_table(folder / "calibration.json"),
+        "targets": lambda: targets_table(variants, baselines, one_mm),
+        "figures": lambda: links(folder),
+        "performance": lambda: performance_table(variants, one_mm),
+    }
+
+
+def filled(page: str, made: Mapping[str, Callable[[], str]]) -> str:
+    """The page with its tables made anew.
+
+    Raises:
+        ValueError: when a marker names a table that does not exist.
+    """
+
+    def table(match: re.Match[str]) -> str:
+        if match[2] not in made:
+            raise ValueError(f"there is no table {match[2]!r}; known are {', '.join(made)}")
+        return f"{match[1]}\n{made[match[2]]()}\n{match[3]}"
+
+    return _MARKED.sub(table, page)
+
+
+def outdated(folder: Path = FOLDER, pages: tuple[Path, ...] = PAGES) -> list[Path]:
+    """The pages whose tables are not what the CSV files give."""
+    made = tables(folder)
+    texts = {path: path.read_text(encoding="utf-8") for path in pages}
+    return [path for path, text in texts.items() if filled(text, made) != text]
+
+
+def update(folder: Path = FOLDER, pages: tuple[Path, ...] = PAGES) -> list[Path]:
+    """Make all tables anew; returns the pages that changed."""
+    changed = outdated(folder, pages)
+    for path in changed:
+        write_atomically(path, filled(path.read_text(encoding="utf-8"), tables(folder)))
+    return changed

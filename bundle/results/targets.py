@@ -1,0 +1,162 @@
+"""What should have come out, and whether it did: each target with its measured numbers, in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from bundle.results.store import common, title
+from bundle.results.tables import NOTHING, SHIPPED, markdown, seconds
+from scripts.evaluation.pair_result import PairResult
+from scripts.evaluation.table import summarize_results
+
+Group = Mapping[str, Sequence[PairResult]]
+REFERENCE, SVF, TOOLS = "v_lc", "s_lc_svf", ("convexadam", "syn")
+
+
+class Target(NamedTuple):
+    """One line: what was asked for, what was measured, and the verdict."""
+
+    wanted: str
+    measured: str
+    reached: bool
+
+    def row(self) -> list[str]:
+        """Cells of the table."""
+        return [self.wanted, self.measured, "yes" if self.reached else "**no**"]
+
+
+class Scores(NamedTuple):
+    """The numbers that targets speak of."""
+
+    dice: float
+    oracle: float
+    ause: float
+    ece: float
+    spearman: float
+    folds: float
+    pairs: int
+
+    @classmethod
+    def of(cls, results: Sequence[PairResult]) -> Scores:
+        """Means over structures and pairs, as in the tables."""
+        summary = summarize_results(results)
+        structures = summary["structures"]
+        dice, oracle, ause, ece = (
+            structures[name]["mean"] for name in ("dice_mean", "dice_oracle", "ause_label", "ece")
+        )
+        spearman, folds = summary["spearman"]["label_entropy"]["mean"], summary["pairs"]["fold_mean"]["mean"]
+        return cls(dice, oracle, ause, ece, spearman, folds, summary["num_pairs"])
+
+
+def targets_table(variants: Group, baselines: Group, one_mm: Group) -> str:
+    """All targets for which there are results."""
+    lines = [
+        *against_variational(variants),
+        *against_tools(variants, baselines),
+        *velocity(variants),
+        *at_one_mm(one_mm),
+    ]
+    if not lines:
+        return NOTHING
+    missed = sum(not line.reached for line in lines)
+    verdict = f"{len(lines) - missed} of {len(lines)} targets are reached.\n"
+    return f"{markdown(['Target', 'Measured', 'Reached'], [line.row() for line in lines])}\n{verdict}"
+
+
+def against_variational(variants: Group) -> list[Target]:
+    """S+LC 10L against V+LC, on the pairs that both have."""
+    if SHIPPED not in variants or REFERENCE not in variants:
+        return []
+    ours, theirs = (Scores.of(part) for part in common(variants[SHIPPED], variants[REFERENCE]))
+    names = f"{title(SHIPPED)} against {title(REFERENCE)}"
+    gain, gap = ours.dice - theirs.dice, ours.oracle - ours.dice
+    return [
+        _ratio(f"{names}: AUSE_label at most 0.8 times", ours.ause, theirs.ause, 0.8),
+        _ratio(f"{names}: ECE at most 0.85 times", ours.ece, theirs.ece, 0.85),
+        Target(
+            f"{names}: Spearman lower by 0.2 or more",
+            f"{ours.spearman:.3f} against {theirs.spearman:.3f}: {_lower(theirs.spearman - ours.spearman)}",
+            theirs.spearman - ours.spearman >= 0.2,
+        ),
+        Target(
+            f"{names}: Dice of the mean field not lower",
+            f"{ours.dice:.4f} against {theirs.dice:.4f}: {gain:+.4f}",
+            gain >= 0,
+        ),
+        Target(
+            f"{title(SHIPPED)}: Oracle at least 0.008 above the mean field",
+            f"{ours.oracle:.4f} and {ours.dice:.4f}: {gap:+.4f}",
+            gap >= 0.008,
+        ),
+    ]
+
+
+def against_tools(variants: Group, baselines: Group) -> list[Target]:
+    """The mean field's Dice and the time against ConvexAdam and SyN, on the same pairs."""
+    lines = []
+    if SHIPPED not in variants:
+        return []
+    for tool, wanted, bar in (
+        ("convexadam", "above ConvexAdam's", 0.0),
+        ("syn", "within 0.01 of SyN's or better", -0.01),
+    ):
+        if tool not in baselines:
+            continue
+        own, other = common(variants[SHIPPED], baselines[tool])
+        if not own:
+            continue
+        ours, theirs = Scores.of(own), Scores.of(other)
+        difference = ours.dice - theirs.dice
+        measured = f"{ours.dice:.4f} against {theirs.dice:.4f} on {len(own)} pairs: {difference:+.4f}"
+        reached = difference > bar if tool == "convexadam" else difference >= bar
+        lines.append(Target(f"{title(SHIPPED)}: Dice of the mean field {wanted}, 2 mm", measured, reached))
+        lines.append(_time(f"{title(SHIPPED)}: far below the time of {title(tool)} (a third), 2 mm", own, other))
+    return lines
+
+
+def velocity(variants: Group) -> list[Target]:
+    """The SVF variant against the displacement variant."""
+    if SVF not in variants:
+        return []
+    lines = [
+        Target("SVF: folds at most 0.01 %", f"{(folds := Scores.of(variants[SVF]).folds):.4f} %", folds <= 0.01),
+    ]
+    if SHIPPED in variants:
+        ours, theirs = (Scores.of(part) for part in common(variants[SVF], variants[SHIPPED]))
+        difference = ours.dice - theirs.dice
+        measured = f"{ours.dice:.4f} against {theirs.dice:.4f}: {difference:+.4f}"
+        wanted = f"SVF: Dice within 0.005 of {title(SHIPPED)}"
+        lines.append(Target(wanted, measured, abs(difference) <= 0.005 or difference > 0))
+    return lines
+
+
+def at_one_mm(one_mm: Group) -> list[Target]:
+    """The bundle on 1 mm files against ConvexAdam: Dice, and a fraction of its time."""
+    if "convexadam" not in one_mm:
+        return []
+    lines = []
+    for name in ("fast", "fast_refined", "fine", "fine_refined"):
+        if name not in one_mm:
+            continue
+        own, other = common(one_mm[name], one_mm["convexadam"])
+        if own:
+            difference = Scores.of(own).dice - Scores.of(other).dice
+            measured = f"{Scores.of(own).dice:.4f} against {Scores.of(other).dice:.4f} on {len(own)} pairs"
+            wanted = f"1 mm files, {title(name)}: Dice above ConvexAdam's"
+            lines.append(Target(wanted, f"{measured}: {difference:+.4f}", difference > 0))
+            lines.append(_time(f"1 mm files, {title(name)}: a fraction of ConvexAdam's time (a third)", own, other))
+    return lines
+
+
+def _ratio(wanted: str, ours: float, theirs: float, bar: float) -> Target:
+    return Target(wanted, f"{ours:.4f} against {theirs:.4f}: {ours / theirs:.3f} times", ours <= bar * theirs)
+
+
+def _time(wanted: str, own: Sequence[PairResult], other: Sequence[PairResult]) -> Target:
+    ours, theirs = seconds(own), seconds(other)
+    return Target(wanted, f"{ours:.1f} s against {theirs:.1f} s", ours <= theirs / 3)
+
+
+def _lower(by: float) -> str:
+    return f"lower by {by:.3f}" if by >= 0 else f"higher by {-by:.3f}"

@@ -1,0 +1,130 @@
+"""`run calibration` on synthetic brains, judged by the evaluation."""
+
+import csv
+import json
+import math
+
+import pytest
+import torch
+
+from scripts.data.labels import SCORED
+from scripts.engines.checkpoint import load_network, read, save_atomically
+from scripts.evaluation.calibrate import Calibration, write_temperature
+from scripts.evaluation.workflow import Evaluation
+from scripts.networks.weight_scale import WeightScale, calibrated_temperature, trained_scale
+from scripts.registration.similarity import NCCLikelihood
+from scripts.registration.target import Target
+from tests.evaluation.test_workflow import part, synthetic_pairs, untrained
+
+FEW = {"num_proposals": 12, "num_samples": 6, "progress": False}
+TEMPERATURES = (0.1, 0.5, 2.0, 8.0)
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    pairs = synthetic_pairs()
+    return part(pairs, pairs.pairs[:3])
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Weights in a file as training leaves them, σ_α included."""
+    network, layout = untrained()
+    network.weight_scale.value.fill_(40.0)
+    save_atomically(network.state_dict(), tmp_path / "model.pt")
+    return network, layout, tmp_path / "model.pt"
+
+
+def calibrate(saved, dataset, **options):
+    network, layout, path = saved
+    options = {**FEW, "temperatures": TEMPERATURES, **options}
+    return Calibration(network, layout, Target(NCCLikelihood(3)), dataset, SCORED, path, path.parent, **options)
+
+
+def evaluated(network, layout, dataset, folder, **options):
+    run = Evaluation(
+        network, layout, Target(NCCLikelihood(3)), dataset, SCORED, folder, figures=False, **{**FEW, **options}
+    )
+    summary = run.run()
+    return {name: summary["structures"][name]["mean"] for name in ("ause_label", "ece", "label_entropy")}
+
+
+@pytest.mark.parametrize("criterion", ["ause", "ece"])
+def test_the_evaluation_confirms_before_and_after(saved, dataset, tmp_path, criterion, capsys):
+    network, layout, path = saved
+    before = evaluated(network, layout, dataset, tmp_path / "before")
+    report = calibrate(saved, dataset, criterion=criterion).run()
+    for name, value in before.items():
+        assert report["before"][name] == pytest.approx(value, abs=1e-12)
+    load_network(network, path)
+    assert calibrated_temperature(network) == report["after"]["temperature"]
+    assert trained_scale(network) == report["after"]["scale"] != 40.0
+    after = evaluated(network, layout, dataset, tmp_path / "after", temperature=77.0)  # the weights' own comes first
+    for name, value in after.items():
+        assert report["after"][name] == pytest.approx(value, abs=1e-12)
+    column = {"ause": "ause_label", "ece": "ece"}[criterion]
+    rows = list(csv.DictReader((tmp_path / "calibration.csv").open()))
+    assert [float(row["temperature"]) for row in rows] == list(TEMPERATURES)
+    assert report["after"][column] == min(float(row[column]) for row in rows)
+    assert json.loads((tmp_path / "calibration.json").read_text())["after"] == pytest.approx(report["after"])
+    assert "before" in capsys.readouterr().out
+
+
+def test_the_evaluation_can_leave_the_calibration_aside(saved, dataset, tmp_path):
+    network, layout, path = saved
+    plain = evaluated(network, layout, dataset, tmp_path / "plain", temperature=0.5)
+    write_temperature(path, 8.0, 40.0)
+    load_network(network, path)
+    aside = evaluated(network, layout, dataset, tmp_path / "aside", temperature=0.5, calibrated=False)
+    assert aside == plain
+    assert evaluated(network, layout, dataset, tmp_path / "used", temperature=0.5) != plain
+
+
+def test_reporting_only_and_keeping_the_scale(saved, dataset):
+    _, _, path = saved
+    old = path.read_bytes()
+    report = calibrate(saved, dataset, write=False, fit_scale=False).run()
+    assert path.read_bytes() == old
+    assert report["after"]["scale"] == 40.0
+
+
+def test_what_is_written_is_all_that_changes(saved, tmp_path):
+    network, _, path = saved
+    last = tmp_path / "last.pt"
+    save_atomically({"network": network.state_dict(), "progress": {"epoch": 3}}, last)
+    for file in (path, last):
+        old = read(file)
+        write_temperature(file, 4.5, 123.0)
+        new = read(file)
+        before, after = old.get("network", old), new.get("network", new)
+        assert {name for name in after if not torch.equal(after[name], before[name])} == {
+            "weight_scale.temperature",
+            "weight_scale.value",
+        }
+        assert float(after["weight_scale.temperature"]) == 4.5
+        assert new.get("progress") == old.get("progress")
+
+
+def test_weights_from_before_there_was_a_calibration(saved, tmp_path):
+    network, _, path = saved
+    old = {name: value for name, value in read(path).items() if not name.endswith("temperature")}
+    save_atomically(old, tmp_path / "old.pt")
+    network.weight_scale.temperature.fill_(7.0)
+    assert load_network(network, tmp_path / "old.pt") == []
+    assert calibrated_temperature(network) is None
+
+
+def test_training_on_forgets_the_fit():
+    scale = WeightScale()
+    scale.temperature.fill_(4.5)
+    scale.update(torch.tensor([0.0, 2.0, 4.0]))
+    assert math.isnan(scale.temperature)
+
+
+def test_refusals(saved, dataset):
+    with pytest.raises(ValueError, match="criterion must be ause or ece, got 'dice'"):
+        calibrate(saved, dataset, criterion="dice")
+    with pytest.raises(ValueError, match="not weighed"):
+        calibrate(saved, dataset, temperature=0.0)
+    with pytest.raises(ValueError, match="temperatures must be positive"):
+        calibrate(saved, dataset, temperatures=(0.0, 1.0))
