@@ -71,7 +71,8 @@ class Settings:
                 raise DataError(f"--{name} must be a whole number of at least {least}, got {value!r}")
         if self.seed >= 2**63:
             raise DataError(f"--seed must be below 2^63, got {self.seed}")
-        if not (isinstance(self.temperature, int | float) and 0 < self.temperature < math.inf):
+        known = self.temperature is not None
+        if known and not (isinstance(self.temperature, int | float) and 0 < self.temperature < math.inf):
             raise DataError(f"--temperature must be a positive number, got {self.temperature!r}")
         if self.refine_parts not in get_args(Parts):
             raise DataError(f"--refine_parts must be {' or '.join(get_args(Parts))}, got {self.refine_parts!r}")
