@@ -1,0 +1,121 @@
+"""`python -m bundle.comparison`: train and evaluate the paper's variants at 2 mm, as docs/results.md compares them.
+
+    python -m bundle.comparison --dataset_dir /data/oasis2mm,/data/ixi2mm --work_dir output/comparison
+
+Each variant is trained with configs/presets/comparison.yaml from the common start models/variants/mean.pt, evaluated on
+pairs of the test people, and its figures are filed in docs/results; then `python -m bundle.results` makes the tables.
+Whatever is done already is not done again, so it can be interrupted and started again. Several of these may work on the
+same folder, on different cores: each takes the next variant that nobody has taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+VARIANTS = ("s_lc_10l", "v_lc", "v_d", "v_ld", "v_c", "i_lc", "s_d", "s_ld", "s_c", "s_lc", "s_lc_svf")
+SENSITIVITY = ("s_lc_5l", "s_lc_20l", "s_lc_30l", "s_lc_t2", "s_lc_t4")
+ENSEMBLE = tuple(f"vxm_{seed}" for seed in range(5))
+TEST_SPLIT = "configs/splits/oasis.json"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train, evaluate and file what was asked for."""
+    parser = argparse.ArgumentParser(prog="python -m bundle.comparison", description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--dataset_dir", required=True, help="folders, separated by commas; the first has the test people"
+    )
+    parser.add_argument("--work_dir", type=Path, default=Path("output/comparison"))
+    parser.add_argument("--variants", default=",".join((*VARIANTS, *ENSEMBLE, *SENSITIVITY)), help="comma-separated")
+    parser.add_argument("--num_pairs", type=int, default=16, help="test pairs, the same for all")
+    parser.add_argument("--proposals", type=int, default=400, help="drawn for each pair in the evaluation")
+    parser.add_argument("--steps", type=int, default=600, help="of training, a multiple of 25")
+    chosen = parser.parse_args(arguments)
+    folders, work = chosen.dataset_dir.split(","), chosen.work_dir.resolve()
+    for variant in chosen.variants.split(","):
+        with claimed(work / f"{variant}.lock") as mine:
+            if not mine:
+                continue
+            train(variant, folders, work / variant, chosen.steps)
+            if not variant.startswith("vxm_"):
+                evaluate(variant, variant, folders[0], work, chosen.num_pairs, chosen.proposals)
+    members = [work / name / "last.pt" for name in ENSEMBLE]
+    if all(path.is_file() for path in members) and "vxm_0" in chosen.variants:
+        evaluate("vxm5", "vxm", folders[0], work, chosen.num_pairs, chosen.proposals, members)
+
+
+def train(variant: str, folders: Sequence[str], output: Path, steps: int) -> None:
+    """Train one variant, or go on with it."""
+    # The members of an ensemble start from nothing, each from its own seed: from a common start they would hardly differ.
+    alone = variant.startswith("vxm_")
+    config, seed = (variant[:3], variant[4:]) if alone else (variant, "0")
+    start = {"start_from": "None"} if alone else {}
+    bundle(
+        "training", config, "configs/presets/comparison.yaml", dataset_dir=str(list(folders)), output_dir=str(output),
+        max_epochs=str(steps // 25), decay_steps=str(steps), seed=seed, **start,
+    )  # fmt: skip
+
+
+def evaluate(
+    name: str, config: str, folder: str, work: Path, pairs: int, proposals: int, members: Sequence[Path] = ()
+) -> None:
+    """Evaluate on test pairs and file the figures in docs/results."""
+    weights = str([str(path) for path in members]) if members else str(work / name / "last.pt")
+    output = work / name
+    bundle(
+        "evaluation", config, "configs/evaluate.yaml", dataset_dir=folder, split_file=TEST_SPLIT, split="test",
+        num_pairs=str(pairs), evaluated_proposals=str(proposals), output_dir=str(output), ckpt_path=weights, name=name,
+    )  # fmt: skip
+    results = [sys.executable, "-m", "bundle.results"]
+    run([*results, "add", str(output / "evaluation_test"), "--group", "variants", "--name", name])
+    if not members:
+        run([*results, "training", str(output), "--name", name])
+
+
+def bundle(task: str, variant: str, override: str, **options: str) -> None:
+    """Run a workflow of this bundle with a variant's config."""
+    configs = ["configs/train.yaml", f"configs/variants/{variant}.yaml", override]
+    named = [part for key, value in options.items() for part in (f"--{key}", value)]
+    run([sys.executable, "-m", "monai.bundle", "run", task, "--config_file", str(configs), *named])
+
+
+def run(command: Sequence[str]) -> None:
+    """Run a command from the bundle's root; its failure ends this program."""
+    print("+", " ".join(command), flush=True)
+    subprocess.run(command, cwd=ROOT, check=True)
+
+
+@contextmanager
+def claimed(lock: Path) -> Iterator[bool]:
+    """Whether this process has the work behind a lock file; the lock of a process that is gone counts for nothing."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    if lock.is_file() and not _alive(int(lock.read_text() or 0)):
+        lock.unlink(missing_ok=True)
+    try:
+        with lock.open("x") as file:
+            file.write(str(os.getpid()))
+    except FileExistsError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.unlink(missing_ok=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return process > 0
+
+
+if __name__ == "__main__":
+    main()
