@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def train(variant: str, folders: Sequence[str], output: Path, steps: int) -> None:
     """Train one variant, or go on with it."""
-    # The members of an ensemble start from nothing, each from its own seed: from a common start they would hardly differ.
+    # Members of an ensemble start from nothing, each from its own seed: from a common start they would hardly differ.
     alone = variant.startswith("vxm_")
     config, seed = (variant[:3], variant[4:]) if alone else (variant, "0")
     start = {"start_from": "None"} if alone else {}
