@@ -47,10 +47,9 @@ EXPRESSIONS = {
     "$@network_def.stride",
     "$@output_dir + '/example'",
     "$@application.run()",
-    "$@voxel_mm ** 3",
-    "$@sigma / @volume ** 0.5",
-    "$@prior_weight * @volume",
-    "$@mean_prior_weight * @volume",
+    "$@sigma / @energy ** 0.5",
+    "$@prior_weight * @energy",
+    "$@mean_prior_weight * @energy",
     "$0.5 ** 0.5",
     "$2 * 0.01 * 8 / 9",
 }
