@@ -54,8 +54,9 @@ class Frame:
 
 def plane_slice(volume: np.ndarray, plane: str, index: Sequence[int]) -> np.ndarray:
     """The slice of an RAS volume [X, Y, Z] through `index`, as a picture [rows, columns] with its first row on top."""
-    axis = _AXIS[plane]
-    return np.take(volume, int(index[axis]), axis=axis).T[::-1]
+    where: list[slice | int] = [slice(None)] * 3
+    where[_AXIS[plane]] = int(index[_AXIS[plane]])
+    return volume[tuple(where)].T[::-1]  # np.take would first copy a volume that is a view
 
 
 def plane_sizes(spacing: np.ndarray, plane: str) -> tuple[float, float]:

@@ -131,13 +131,13 @@ def rank_regions(result: RegistrationResult, brain: np.ndarray, count: int = 3) 
 def _structures(labels: LabelResult, std: np.ndarray, voxel_volume: float) -> list[Region]:
     names = {volume.label: plain_name(volume.name) for volume in labels.volumes}
     flat = np.asarray(labels.label).ravel()
-    numbers, codes = np.unique(flat, return_inverse=True)
-    voxels = np.bincount(codes)
-    sums = np.bincount(codes, weights=np.nan_to_num(np.asarray(std, dtype=np.float64)).ravel())
+    length = max(names, default=0) + 1
+    voxels = np.bincount(flat, minlength=length)
+    sums = np.bincount(flat, weights=np.nan_to_num(np.asarray(std, dtype=np.float64)).ravel(), minlength=length)
     return [
-        Region(names[int(number)], float(total / size))
-        for number, size, total in zip(numbers, voxels, sums, strict=True)
-        if int(number) in names and number != 0 and size * voxel_volume >= _SMALLEST
+        Region(name, float(sums[number] / voxels[number]))
+        for number, name in sorted(names.items())
+        if number != 0 and voxels[number] * voxel_volume >= _SMALLEST
     ]
 
 

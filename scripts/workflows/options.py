@@ -49,7 +49,7 @@ def check_options(config: str, build: str, debug: Any = False) -> None:
         check_names(parser.config, shipped)  # type: ignore[arg-type]
         for name, default in shipped.items():
             check_type(name, parser[name], default)
-        _build(parser, build)
+        _build(parser, build, shipped)
 
 
 def check_names(config: Mapping[str, Any], shipped: Mapping[str, Any]) -> None:
@@ -130,12 +130,14 @@ def _calling_parser() -> ConfigParser:
     raise RuntimeError("check_options works only inside of a config")
 
 
-def _build(parser: ConfigParser, name: str) -> None:
+def _build(parser: ConfigParser, name: str, shipped: Mapping[str, Any]) -> None:
     try:
         parser.get_parsed_content(name)
     except Exception as error:
         part = _culprit(parser, name)
-        options = ", ".join(f"--{option} {parser[option]}" for option in _options_of(parser, part))
+        names = _options_of(parser, part)
+        names = [option for option in names if parser[option] != shipped.get(option)] or names
+        options = ", ".join(f"--{option} {parser[option]}" for option in names)
         cause = _cause(error)
         foreseen = isinstance(cause, (*EXPECTED, ValueError))
         reason = " ".join(str(cause).split()) if foreseen else describe(cause)

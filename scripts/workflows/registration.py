@@ -37,6 +37,12 @@ from scripts.workflows.writing import DIAGNOSTICS, check_folder, result_folder, 
 
 logger = logging.getLogger(__name__)
 
+_TABLE = (
+    "dice_before", "dice_after", "ncc_before", "ncc_after", "refine_gain_log_posterior", "fold_percent", "std_mean_mm",
+    "ess", "khat",
+)  # fmt: skip
+"""Diagnostics that stand in `registrations.csv`."""
+
 
 class Registration(Evaluator):
     """Registers the pairs of a dataset; a MONAI evaluator whose iterations are pairs.
@@ -184,9 +190,8 @@ class Registration(Evaluator):
                 with clock("report"):
                     write_report(result, part / "report.html")
             write_json(figures, part / DIAGNOSTICS)
-        keys = ("dice_before", "dice_after", "ncc_before", "ncc_after", "fold_percent", "std_mean_mm", "ess", "khat")
-        seconds = round(time.perf_counter() - start, 1)
-        return {"name": files["name"], "status": "done", **{key: figures.get(key) for key in keys}, "seconds": seconds}
+        row = {"name": files["name"], "status": "done", **{key: figures.get(key) for key in _TABLE}}
+        return {**row, "seconds": round(time.perf_counter() - start, 1)}
 
     def _advance(self, engine: Engine) -> None:
         del engine
@@ -224,6 +229,8 @@ def _sentence(row: Mapping[str, Any]) -> str:
     parts = [f"correlation {row['ncc_before']:.3f} to {row['ncc_after']:.3f}"]
     if row.get("dice_before") is not None:
         parts.append(f"Dice {row['dice_before']:.3f} to {row['dice_after']:.3f}")
+    if row.get("refine_gain_log_posterior") is not None:
+        parts.append(f"refinement gained {row['refine_gain_log_posterior']:,.0f} in the log posterior")
     parts += [f"uncertainty {row['std_mean_mm']:.2f} mm", f"folds {row['fold_percent']:.3f} %", f"{row['seconds']} s"]
     return ", ".join(parts)
 

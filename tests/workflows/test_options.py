@@ -58,7 +58,7 @@ def refused(capsys, name: str, **settings: Any) -> str:
         ({"voxel_mm": "two"}, "--voxel_mm must be a number, got 'two'"),
         ({"voxel_mm": 0}, "--voxel_mm 0"),
         ({"voxel_mm": -2.0}, "--voxel_mm -2.0"),
-        ({"sigma": 0}, "--sigma 0"),
+        ({"sigma": 0}, "error: --sigma 0: expected sigma to be positive, got 0"),
         ({"sigma": float("nan")}, "--sigma must be a number, got nan"),
         ({"ncc_window": 4}, "--ncc_window 4"),
         ({"ncc_window": 5.0}, "--ncc_window must be a whole number, got 5.0"),
