@@ -92,6 +92,8 @@ class Calibration:
     ) -> None:
         if layout.deterministic or not temperature > 0:
             raise ValueError("nothing to calibrate: the samples of this variant are not weighed (S and I are)")
+        if not isinstance(network, nn.Module):
+            raise ValueError(f"expected the weights of one network to calibrate, got {len(network)}")
         if criterion not in CRITERIA:
             raise ValueError(f"the criterion must be {' or '.join(CRITERIA)}, got {criterion!r}")
         if not temperatures or not all(value > 0 for value in temperatures):
