@@ -31,7 +31,7 @@ from scripts.registration.warp import warp_labels
 
 logger = logging.getLogger(__name__)
 
-TEMPERATURES = (0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 8.0, 12.0, 16.0)
+TEMPERATURES = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 8.0, 12.0, 16.0)
 CRITERIA = {"ause": "ause_label", "ece": "ece"}
 
 
