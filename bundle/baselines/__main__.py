@@ -1,6 +1,7 @@
 """`python -m bundle.baselines METHOD --dataset_dir data/oasis2mm …`: other tools on the pairs of a split.
 
-METHOD is unregistered, affine or syn (ANTs), convexadam, or bundle: this bundle itself, through files as users run it.
+METHOD is unregistered, affine or syn (ANTs), syn_default (fewer iterations: the package's defaults), convexadam, or
+bundle: this bundle itself, through files as users run it.
 The resolution is that of the scans in dataset_dir. Results have the files of `run evaluation`; interrupted, it goes on
 where it stopped. ANTs and ConvexAdam are installed by: pip install -r bundle/baselines/requirements.txt
 """

@@ -41,6 +41,7 @@ MODELS = {
     "unregistered": "unregistered",
     "affine": "affine (ANTs)",
     "syn": "SyN (ANTs)",
+    "syn_default": "SyN, fewer iterations",
     "convexadam": "ConvexAdam",
     "fast": "2 mm model",
     "fast_refined": "2 mm model, refined",

@@ -76,7 +76,7 @@ def tool_table(group: Group, own: Group | None = None, own_names: Sequence[str] 
                 f"{summary['pairs']['dice_before']['mean']:.3f}",
                 f"{dice['mean']:.3f} ({dice['std_structures']:.2f})",
                 f"{folds['mean']:.3f}",
-                f"{seconds(same):.1f}",
+                f"{taken:.1f}" if (taken := seconds(same)) > 0 else "–",
             ]
         )
     return markdown(["Method", "Pairs", "DSC before", "DSC of the (mean) field", "Fold %", "Seconds"], rows)

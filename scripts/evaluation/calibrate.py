@@ -31,7 +31,7 @@ from scripts.registration.warp import warp_labels
 
 logger = logging.getLogger(__name__)
 
-TEMPERATURES = (0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 8.0, 12.0, 16.0)
+TEMPERATURES = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 8.0, 12.0, 16.0)
 CRITERIA = {"ause": "ause_label", "ece": "ece"}
 
 
@@ -92,6 +92,8 @@ class Calibration:
     ) -> None:
         if layout.deterministic or not temperature > 0:
             raise ValueError("nothing to calibrate: the samples of this variant are not weighed (S and I are)")
+        if not isinstance(network, nn.Module):
+            raise ValueError(f"expected the weights of one network to calibrate, got {len(network)}")
         if criterion not in CRITERIA:
             raise ValueError(f"the criterion must be {' or '.join(CRITERIA)}, got {criterion!r}")
         if not temperatures or not all(value > 0 for value in temperatures):

@@ -103,6 +103,12 @@ def test_tools_find_a_shift(name, package):
     assert registered.seconds > 0
 
 
+@pytest.mark.parametrize(("spacing", "expected"), [(1.0, (100, 70, 50, 20)), (2.0, (100, 70, 50)), (4.0, (100, 70))])
+def test_syn_iterates_down_to_the_images_own_resolution(spacing, expected):
+    assert make("syn").options(spacing) == {"reg_iterations": expected}
+    assert make("syn_default").options(spacing) == {}
+
+
 def test_command(tmp_path, capsys):
     for number in range(2):
         person = tmp_path / f"data/OASIS_OAS1_{number:04d}_MR1"
