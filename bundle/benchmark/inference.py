@@ -18,13 +18,13 @@ from bundle.benchmark.measure import peak_memory, print_table, print_verdicts, s
 from scripts.data.synthetic import synthesize_subject
 from scripts.evaluation.field_moments import FieldMoments
 from scripts.gaussian import StructuredGaussian
-from scripts.inference.chunks import CHUNK, ON_IMAGE_GRID
+from scripts.inference.chunks import CHUNK
 from scripts.inference.proposals import Posterior, redraw, sample_posterior, spread_of
 from scripts.inference.weights import normalize
 from scripts.networks import ProposalLayout, ProposalNetwork
 from scripts.registration.prior import DiffusionPrior
 from scripts.registration.similarity import NCCLikelihood
-from scripts.registration.target import Target
+from scripts.registration.target import ON_IMAGE_GRID, Target
 from scripts.registration.warp import warp
 
 SHAPE = (80, 96, 112)

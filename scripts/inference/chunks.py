@@ -15,11 +15,6 @@ logger = logging.getLogger(__name__)
 CHUNK = 32
 """Samples at a time by default: a block of the numba solver."""
 
-ON_IMAGE_GRID = 2
-"""Fields of a chunk that are on the image grid at a time, on a CPU. The solver likes many samples at once, the image
-grid few: buffers of two images are used again and again, those of 32 come anew from the system each time, which took a
-third of the whole time."""
-
 T = TypeVar("T")
 
 

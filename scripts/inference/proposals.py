@@ -10,7 +10,7 @@ from torch import Tensor
 
 from scripts.gaussian import StructuredGaussian
 from scripts.gaussian.errors import ShapeError
-from scripts.inference.chunks import CHUNK, ON_IMAGE_GRID, run_in_chunks
+from scripts.inference.chunks import CHUNK, run_in_chunks
 from scripts.inference.weights import effective_sample_size, normalize, pareto_khat, resample
 from scripts.registration.target import Pair, Target
 
@@ -57,17 +57,12 @@ def weigh_proposals(
     if count < 1:
         raise ValueError(f"the number of proposals must be positive, got {count}")
 
-    def log_likelihood(z: Tensor) -> Tensor:
-        return target.log_likelihood(pair, z)
-
     @torch.no_grad()
     def weigh(indices: range) -> Tensor:
         noise = gaussian.noise(indices=indices, seed=seed)
         log_q = gaussian.log_prob_from_noise(noise)[:, 0]
         z = gaussian.rsample(noise=noise, overwrite=True)[:, 0]
-        few = z.split(ON_IMAGE_GRID) if z.device.type == "cpu" else [z]
-        likelihood, prior = (torch.cat([f(part) for part in few]) for f in (log_likelihood, target.log_prior))
-        return torch.stack([likelihood, prior, log_q.double()])
+        return torch.stack([target.log_likelihood(pair, z), target.log_prior(z), log_q.double()])
 
     parts = []
     for indices, part in run_in_chunks(count, chunk, weigh):

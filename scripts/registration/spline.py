@@ -35,6 +35,13 @@ def upsample(field: Tensor, factor: int = 2, shape: Sequence[int] | None = None)
         ShapeError: for a field that is no [B, C, x, y, z], or an image grid that it does not cover exactly.
         OptionError: for a factor below 1.
     """
+    sizes = image_grid(field, factor, shape)
+    pairs = zip(field.shape[2:], sizes, strict=True)
+    return _along_axes(field, [_interpolation(n, size, factor, field.dtype, field.device) for n, size in pairs])
+
+
+def image_grid(field: Tensor, factor: int, shape: Sequence[int] | None = None) -> tuple[int, ...]:
+    """The image grid (X, Y, Z) of a field; arguments and errors as those of :func:`upsample`."""
     check_volume("field", field)
     if factor < 1:
         raise OptionError("factor", "at least 1", factor)
@@ -44,9 +51,20 @@ def upsample(field: Tensor, factor: int = 2, shape: Sequence[int] | None = None)
         raise ShapeError(
             "field", f"[B, C, x, y, z] with x = ceil(X / {factor}) for the image grid {sizes}", field.shape
         )
-    return _along_axes(
-        field, [_interpolation(n, size, factor, field.dtype, field.device) for n, size in zip(grid, sizes, strict=True)]
-    )
+    return sizes
+
+
+@functools.lru_cache(maxsize=8)
+def phases(factor: int) -> tuple[Tensor, Tensor]:
+    """The spline's weights on an image grid: image voxel factor·κ + p takes the controls κ + starts[p] … + 3.
+
+    Returns:
+        weights, shape [factor, 4] float32, and starts, shape [factor] int64.
+    """
+    with torch.inference_mode(False):
+        position = (torch.arange(factor, dtype=torch.float64) + 0.5) / factor - 0.5
+        first = position.floor()
+        return _cubic(position - first).float(), first.long() - 1
 
 
 def evaluate(field: Tensor, positions: Sequence[Tensor], degree: int = 3) -> Tensor:
@@ -97,8 +115,12 @@ def _weights(position: Tensor, controls: int, degree: int = 3) -> Tensor:
     if degree == 1:
         pieces, neighbors = torch.stack([1 - t, t], dim=1), torch.arange(2)
     else:
-        # the four cubic B-spline pieces over [j, j + 1), of the controls j − 1 … j + 2
-        cubic = ((1 - t) ** 3, 3 * t**3 - 6 * t**2 + 4, -3 * t**3 + 3 * t**2 + 3 * t + 1, t**3)
-        pieces, neighbors = torch.stack(cubic, dim=1) / 6, torch.arange(-1, 3)
+        pieces, neighbors = _cubic(t), torch.arange(-1, 3)
     columns = (first.long()[:, None] + neighbors).clamp(0, controls - 1)
     return torch.zeros(len(position), controls, dtype=torch.float64).scatter_add_(1, columns, pieces)
+
+
+def _cubic(t: Tensor) -> Tensor:
+    """The four cubic B-spline pieces over [j, j + 1), of the controls j − 1 … j + 2; t (n,) to [n, 4]."""
+    pieces = ((1 - t) ** 3, 3 * t**3 - 6 * t**2 + 4, -3 * t**3 + 3 * t**2 + 3 * t + 1, t**3)
+    return torch.stack(pieces, dim=1) / 6

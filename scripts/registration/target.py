@@ -10,11 +10,16 @@ from torch import Tensor, nn
 
 from scripts.gaussian.noise import fold
 from scripts.registration.errors import ShapeError, check_volume
+from scripts.registration.one_pass import OnePass, serves
 from scripts.registration.overlap import OverlapLikelihood
 from scripts.registration.prior import DiffusionPrior
 from scripts.registration.similarity import NCCLikelihood
 from scripts.registration.transform import DisplacementTransform
 from scripts.registration.warp import warp
+
+ON_IMAGE_GRID = 2
+"""Fields that are on the image grid at a time, on a CPU and without gradients: buffers of two images are used again and
+again, those of 32 come anew from the system each time, which took a third of the whole time."""
 
 
 class Pair(NamedTuple):
@@ -25,6 +30,7 @@ class Pair(NamedTuple):
     mask: Tensor | None = None  # weights of the fixed image's voxels, [1, 1, X, Y, Z]
     labels: tuple[Tensor, Tensor] | None = None  # moving and fixed label map, [1, 1, X, Y, Z], in training only
     structures: tuple[int, ...] = ()  # whose overlap counts in this step
+    arranged: list[OnePass] | None = None  # for fields without gradients, on first use; a list, to be filled then
 
     @property
     def shape(self) -> torch.Size:
@@ -96,7 +102,7 @@ class Target(nn.Module):
         for b in range(moving.shape[0]):
             part = slice(b, b + 1)
             fixed_part = self.likelihood.precompute(fixed[part])  # type: ignore[operator]
-            pair = Pair(moving[part], fixed_part, None if mask is None else mask[part])
+            pair = Pair(moving[part], fixed_part, None if mask is None else mask[part], arranged=[])
             if self.overlap is not None and moving_label is not None and fixed_label is not None:
                 maps = (moving_label[part].as_subclass(Tensor), fixed_label[part].as_subclass(Tensor))
                 pair = pair._replace(labels=maps, structures=tuple(self.overlap.choose(fold(seed, b))))
@@ -108,7 +114,30 @@ class Target(nn.Module):
         return self.transform(z, shape)
 
     def log_likelihood(self, pair: Pair, z: Tensor) -> Tensor:
-        """log p(I_f | I_m ∘ Z) of fields [N, 3, x, y, z]; shape [N], float64."""
+        """log p(I_f | I_m ∘ Z) of fields [N, 3, x, y, z]; shape [N], float64.
+
+        Without gradients on a CPU the fields go through the image in one pass, see `scripts.registration.one_pass`.
+        """
+        if torch.is_grad_enabled() and (z.requires_grad or pair.moving.requires_grad):
+            return self._step_by_step(pair, z)
+        labels = self.overlap is not None and pair.labels is not None
+        if not labels and serves(self.transform, self.likelihood, pair.fixed, pair.moving, pair.mask, z):
+            return self._one_pass(pair)(z)
+        few = z.split(ON_IMAGE_GRID) if z.device.type == "cpu" and len(z) else [z]
+        return torch.cat([self._step_by_step(pair, part) for part in few])
+
+    def _one_pass(self, pair: Pair) -> OnePass:
+        """The pair's images, arranged for one pass; once a pair."""
+        for arranged in pair.arranged or ():
+            if arranged.belongs_to(self.transform, self.likelihood):
+                return arranged
+        arranged = OnePass(self.transform, self.likelihood, pair.fixed, pair.moving, pair.mask)
+        if pair.arranged is not None:
+            pair.arranged[:] = [arranged]
+        return arranged
+
+    def _step_by_step(self, pair: Pair, z: Tensor) -> Tensor:
+        """Displacements, warped images, correlations: what takes gradients and any device, likelihood and transform."""
         ddf = self.displacement(z, pair.shape)
         value = self.likelihood(pair.fixed, warp(pair.moving, ddf), pair.mask)
         if self.overlap is not None and pair.labels is not None:

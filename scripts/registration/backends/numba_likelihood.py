@@ -49,7 +49,13 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    moving: Tensor, image: Tensor, mean: Tensor, variance: Tensor, mask: Tensor | None, window: int, eps: float,
+    moving: Tensor,
+    image: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    mask: Tensor | None,
+    window: int,
+    eps: float,
     sigma: float,
 ) -> Prepared:
     """Arrange a pair for `log_likelihood`; images [1, 1, X, Y, Z] float32, statistics float64."""
@@ -223,7 +229,12 @@ def _log_likelihood(  # type: ignore[no-untyped-def]
     count, _, _, cy, cz = fields.shape
     nx, ny, width = fixed.shape
     nz, radius, factor = pairs.shape[2], window // 2, phases.shape[0]
-    flat_pairs, flat_fixed, flat_mean, flat_weight = pairs.reshape(-1), fixed.reshape(-1), mean.reshape(-1), weight.reshape(-1)
+    flat_pairs, flat_fixed, flat_mean, flat_weight = (
+        pairs.reshape(-1),
+        fixed.reshape(-1),
+        mean.reshape(-1),
+        weight.reshape(-1),
+    )
     flat_phases = phases.reshape(-1)
     sx, sy = np.int32(pairs.shape[1] * nz), np.int32(nz)
     for n in prange(count):
