@@ -39,7 +39,8 @@ class Row(NamedTuple):
 
 def weighing(against: str, shape: Sequence[int], samples: int = 32, rank: int = 10) -> Row:
     """Weigh proposals of a fresh network for two images of noise: no voxel of these can be skipped."""
-    case = Case(*torch.rand(2, 1, 1, *shape, generator=torch.Generator().manual_seed(0)), rank=rank)
+    moving, fixed = torch.rand(2, 1, 1, *shape, generator=torch.Generator().manual_seed(0))
+    case = Case(moving, fixed, rank)
     seconds: list[float] = []
 
     def weigh() -> None:
