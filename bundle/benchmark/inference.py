@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import statistics
 import textwrap
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from unittest import mock
@@ -13,8 +12,9 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from bundle.benchmark import plain_torch
-from bundle.benchmark.measure import peak_memory, print_table, print_verdicts, save, verdict
+from bundle.benchmark import plain_torch, roofline
+from bundle.benchmark.inference_table import ONE_PASS, PLAIN_PASS, show
+from bundle.benchmark.measure import clock, peak_memory, save
 from scripts.data.synthetic import synthesize_subject
 from scripts.evaluation.field_moments import FieldMoments
 from scripts.gaussian import StructuredGaussian
@@ -24,28 +24,32 @@ from scripts.inference.weights import normalize
 from scripts.networks import ProposalLayout, ProposalNetwork
 from scripts.registration.prior import DiffusionPrior
 from scripts.registration.similarity import NCCLikelihood
-from scripts.registration.target import ON_IMAGE_GRID, Target
-from scripts.registration.warp import warp
+from scripts.registration.target import Target
 
-SHAPE = (80, 96, 112)
-RANK, WINDOW, PROPOSALS, SAMPLES = 10, 5, 1200, 80
+RANK, PROPOSALS, SAMPLES = 10, 1200, 80
 TEMPERATURE, SEED = 3.0, 0
-REFERENCE_PROPOSALS = 16
-"""What plain torch is measured with; its time for all proposals is extrapolated."""
 
 
-def clock() -> float:
-    """Seconds; with a single thread, those in which this process had the core: others on it do not count."""
-    return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
+class Setting(NamedTuple):
+    """A size to measure, and its bars."""
+
+    name: str
+    shape: tuple[int, int, int]
+    window: int
+    reference: int  # proposals that plain torch is measured with; its time for all of them is extrapolated
+    times_faster: float
+    gibibytes: float
+
+
+TWO_MM = Setting("inference", (80, 96, 112), 5, 16, 5, 3)
+PAPER = Setting("inference_paper", (144, 160, 192), 9, 2, 8, 4)
 
 
 class Steps(NamedTuple):
     """What makes a weighted field out of noise, by us or by plain torch."""
 
     gaussian: StructuredGaussian
-    spline: Callable[[Tensor], Tensor]  # fields [N, 3, x, y, z] to displacements [N, 3, X, Y, Z]
-    warp: Callable[[Tensor], Tensor]  # displacements to warped images [N, 1, X, Y, Z]
-    likelihood: Callable[[Tensor], Tensor]  # warped images to log-likelihoods [N]
+    likelihood: dict[str, Callable[[Tensor], Tensor]]  # one after the other: fields [N, 3, x, y, z] to [N]
     prior: Callable[[Tensor], Tensor]  # fields to log-priors [N]
     batch: int  # fields on the image grid at a time
 
@@ -57,37 +61,35 @@ class Case:
         moving: shape [1, 1, X, Y, Z], intensities in [0, 1].
         fixed: the same shape.
         rank: columns of R.
+        window: of the local correlation.
     """
 
-    def __init__(self, moving: Tensor, fixed: Tensor, rank: int = RANK) -> None:
+    def __init__(self, moving: Tensor, fixed: Tensor, rank: int = RANK, window: int = TWO_MM.window) -> None:
         torch.manual_seed(0)
         layout = ProposalLayout(rank=rank)
         with torch.no_grad():
             raw = ProposalNetwork(layout)(torch.cat([moving, fixed], dim=1))
-        likelihood, prior = NCCLikelihood(WINDOW), DiffusionPrior(1.0)
+        likelihood, prior = NCCLikelihood(window), DiffusionPrior(1.0)
         target = Target(likelihood, prior)
         (pair,) = target.prepare(moving, fixed)
         self.target, self.pair = target, pair
-        self.ours = Steps(
-            layout.gaussian(raw),
-            lambda z: target.displacement(z, pair.shape),
-            lambda ddf: warp(pair.moving, ddf),
-            lambda warped: likelihood(pair.fixed, warped),
-            target.log_prior,
-            ON_IMAGE_GRID,
-        )
-        correlation = plain_torch.LocalCorrelation.with_fixed(fixed, WINDOW, likelihood.eps)
-        self.plain = Steps(
-            layout.gaussian(raw, backend="torch"),
+        one_pass = {ONE_PASS: lambda z: target.log_likelihood(pair, z)}
+        self.ours = Steps(layout.gaussian(raw), one_pass, target.log_prior, CHUNK)
+        correlation = plain_torch.LocalCorrelation.with_fixed(fixed, window, likelihood.eps)
+        steps: tuple[Callable[[Tensor], Tensor], ...] = (
             plain_torch.upsample,
             lambda ddf: plain_torch.warp(moving, ddf),
             lambda warped: correlation(warped) / likelihood.sigma**2,
+        )
+        self.plain = Steps(
+            layout.gaussian(raw, backend="torch"),
+            dict(zip(PLAIN_PASS, steps, strict=True)),
             lambda z: -prior.weight * plain_torch.diffusion_energy(z),
             1,  # more are slower: they do not fit into the cache, and large memory comes anew from the system
         )
 
 
-def brains(shape: Sequence[int] = SHAPE) -> tuple[Tensor, Tensor]:
+def brains(shape: Sequence[int] = TWO_MM.shape) -> tuple[Tensor, Tensor]:
     """Two synthetic people, [1, 1, X, Y, Z] each: 2 mm at 80x96x112, coarser in smaller volumes."""
     people = (synthesize_subject(seed, shape, spacing=160 / shape[0]) for seed in (0, 1))
     moving, fixed = (torch.from_numpy(person.image)[None, None] for person in people)
@@ -150,10 +152,10 @@ def weigh(steps: Steps, indices: Sequence[int]) -> tuple[Tensor, dict[str, float
     seconds["low rank"] -= seconds["solve"]
 
     def log_p(z: Tensor) -> Tensor:
-        ddf = clocked("spline", steps.spline, z)
-        warped = clocked("warp", steps.warp, ddf)
-        likelihood = clocked("NCC", steps.likelihood, warped)
-        return likelihood + clocked("prior", steps.prior, z)
+        value = z
+        for name, step in steps.likelihood.items():
+            value = clocked(name, step, value)
+        return value + clocked("prior", steps.prior, z)
 
     return torch.cat([log_p(z) for z in fields.split(steps.batch)]) - log_q, seconds
 
@@ -172,16 +174,19 @@ def summary_of_plain(case: Case, indices: Sequence[int], counts: Sequence[int]) 
     return (clock() - start) / len(indices), mean, variance
 
 
-def memory() -> float:
-    """Peak memory of a registration beyond the interpreter with its packages, the network included, GiB."""
+def memory(setting: Setting) -> float:
+    """Peak memory of a registration beyond the interpreter with its packages, the network included, GiB.
+
+    Three chunks of proposals: more take their turns in the same memory.
+    """
     # What the images show does not matter here; making brains takes memory that registering them does not.
     program = textwrap.dedent(
         f"""
         import torch
         from bundle.benchmark.inference import Case, register
-        register(Case(*torch.rand(2, 1, 1, 16, 16, 16)), 8, 4)  # compiles
+        register(Case(*torch.rand(2, 1, 1, 16, 16, 16), window={setting.window}), 8, 4)  # compiles
         mark()
-        register(Case(*torch.rand(2, 1, 1, *{SHAPE})))
+        register(Case(*torch.rand(2, 1, 1, *{setting.shape}), window={setting.window}), {3 * CHUNK}, {SAMPLES})
         """
     )
     before, peak = peak_memory(program)
@@ -192,7 +197,7 @@ def compare(
     case: Case,
     num_proposals: int = PROPOSALS,
     num_samples: int = SAMPLES,
-    num_reference: int = REFERENCE_PROPOSALS,
+    num_reference: int = TWO_MM.reference,
     repeats: int = 2,
 ) -> dict[str, Any]:
     """Ours in full, the reference with a few of the same proposals, and how far their log-weights are apart."""
@@ -238,55 +243,15 @@ def compare(
     }
 
 
-def show(result: dict[str, Any], gibibytes: float) -> list[dict[str, Any]]:
-    """Print the tables; returns the bars."""
-    threads = torch.get_num_threads()
-    on = "one core, processor time" if threads == 1 else f"{threads} threads"
-    ours, plain = result["split"], result["reference_split"]
-    rows = []
-    for name, seconds in ours.items():
-        times = result["different_samples"] if name == "summary" else result["proposals"]
-        label = f"summary ({times} different fields)" if name == "summary" else name
-        share = seconds * times / (result["seconds"] * result["share_of_parts"])
-        rows.append(
-            [
-                label,
-                f"{1e3 * seconds:.2f}",
-                f"{share:.0%}",
-                f"{1e3 * plain[name]:.1f}",
-                f"{plain[name] / max(seconds, 1e-9):.1f}",
-            ]
-        )
-    print_table(
-        f"{result['proposals']} proposals, {result['samples']} kept, {on}: {result['seconds']:.1f} s, "
-        f"{result['proposals_a_second']:.1f} proposals a second",
-        ["part", "ms a field", "share", "plain torch, ms", "times faster"],
-        rows,
-    )
-    print(
-        f"\nThe parts, measured one by one, add up to {result['share_of_parts']:.0%} of the whole."
-        f"\nPlain torch: {result['reference_seconds']:.0f} s, extrapolated from {result['reference_proposals']} of the "
-        f"same proposals.\nLog-weights have a spread of {result['spread']:.1f} and differ by at most "
-        f"{result['largest_difference']:.2g}, weights by {result['largest_difference_of_weights']:.1g}."
-        f"\nPeak memory: {gibibytes:.2f} GiB beyond the interpreter with its packages."
-    )
-    verdicts = [
-        verdict("times faster than plain torch", result["times_faster"], 5),
-        verdict(
-            "log-weights: largest difference, thousandths of their spread",
-            1e3 * result["largest_difference"] / result["spread"],
-            1,
-            at_least=False,
-        ),
-        verdict("peak memory, GiB", gibibytes, 3, at_least=False),
-    ]
-    print_verdicts(verdicts)
-    return verdicts
-
-
-def run() -> dict[str, Any]:
-    """Measure, print, write output/benchmark/inference.json."""
-    result, gibibytes = compare(Case(*brains())), memory()
-    result.update(peak_gib=gibibytes, bars=show(result, gibibytes))
-    print(f"\nWritten to {save('inference', result)}")
+def run(paper: bool = False, num_proposals: int = PROPOSALS) -> dict[str, Any]:
+    """Measure, print, write output/benchmark/inference.json, or inference_paper.json for the paper's size."""
+    setting = PAPER if paper else TWO_MM
+    case = Case(*brains(setting.shape), window=setting.window)
+    result = compare(case, num_proposals, SAMPLES, setting.reference, repeats=1 if paper else 2)
+    result["shape"] = setting.shape
+    result["roofline"] = roofline.measure(setting.shape, setting.window, RANK, CHUNK, result)
+    result["peak_gib"] = memory(setting)
+    result["bars"] = show(result, setting.times_faster, setting.gibibytes)
+    roofline.show(result["roofline"])
+    print(f"\nWritten to {save(setting.name, result)}")
     return result

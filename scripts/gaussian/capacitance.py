@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from scripts.gaussian import backends
+
 _BLOCK = 1 << 18
 """Dimensions summed at a time in float64; a float32 sum over 1.6 million products would lose half its digits."""
 
@@ -20,12 +22,27 @@ def inner_products(
     b: Tensor,  # (M, B, D)
 ) -> Tensor:  # (B, N, M)
     """All inner products of two sets of long vectors, summed in float64."""
+    fast = None if _needs_gradient(a, b) or a.dtype != b.dtype else backends.sums(a.device, a.dtype)
+    if fast is not None:
+        return fast.inner_products(a, b)
     a, b = a.transpose(0, 1), b.permute(1, 2, 0)
     total = torch.zeros((a.shape[0], a.shape[1], b.shape[2]), device=a.device, dtype=torch.float64)
     for start in range(0, a.shape[2], _BLOCK):
         block = slice(start, start + _BLOCK)
         total = total + a[:, :, block].double() @ b[:, block].double()
     return total
+
+
+def squared_norms(
+    a: Tensor,  # (N, B, D)
+) -> Tensor:  # (N, B)
+    """Squared lengths of long vectors, summed in float64."""
+    fast = None if _needs_gradient(a) else backends.sums(a.device, a.dtype)
+    return a.square().sum(dim=2, dtype=torch.float64) if fast is None else fast.squared_norms(a)
+
+
+def _needs_gradient(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def capacitance(gram: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from scripts.gaussian.capacitance import capacitance, inner_products
+from scripts.gaussian.capacitance import capacitance, inner_products, squared_norms
 from scripts.gaussian.cholesky import StencilCholesky
 from scripts.gaussian.errors import GaussianError, NonFiniteError, OutOfMemoryError, ShapeError
 from scripts.gaussian.memory import free_bytes
@@ -152,8 +152,12 @@ class StructuredGaussian:
         if self.rank:
             # (b, n, r) @ (b, r, D): one small matrix product per batch element
             weights = noise.low_rank.reshape(-1, self.batch_shape.numel(), self.rank).transpose(0, 1)
-            low_rank = weights @ self.cov_factor.reshape(-1, self.rank, self.dimensions)
-            z = _add(z, low_rank.transpose(0, 1).reshape(z.shape))
+            factor = self.cov_factor.reshape(-1, self.rank, self.dimensions)
+            if len(factor) == 1 and not _recorded(z, weights, factor):
+                # in place: no second set of samples
+                z = z.reshape(-1, self.dimensions).addmm_(weights[0], factor[0]).reshape(z.shape)
+            else:
+                z = _add(z, (weights @ factor).transpose(0, 1).reshape(z.shape))
         return _add(z, self.mean)
 
     def sample(self, n: int | None = None, *, seed: int = 0, indices: Sequence[int] | None = None) -> Tensor:
@@ -186,7 +190,7 @@ class StructuredGaussian:
         """
         self._check_noise(noise)
         structured = self._internal(noise.structured)
-        square = structured.square().sum(dim=(2, 3, 4, 5), dtype=torch.float64)
+        square = squared_norms(structured.flatten(2))
         if self.rank:
             eps = noise.low_rank.reshape(-1, self.batch_shape.numel(), self.rank).double()
             t = self._project(structured)
@@ -313,9 +317,12 @@ def _only(parts: list[Tensor]) -> Tensor:
 
 def _add(total: Tensor, term: Tensor) -> Tensor:
     """total + term, in total's memory where no gradient is recorded."""
-    if torch.is_grad_enabled() and (total.requires_grad or term.requires_grad):
-        return total + term
-    return total.add_(term)
+    return total + term if _recorded(total, term) else total.add_(term)
+
+
+def _recorded(*tensors: Tensor) -> bool:
+    """Whether operations on these are recorded for a gradient."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def _check_finite(name: str, tensor: Tensor) -> None:

@@ -59,8 +59,10 @@ def out_of_memory(error: BaseException) -> bool:
 def chunk_that_fits(voxels: int, device: torch.device, largest: int = CHUNK) -> int:
     """How many samples may be in work at a time.
 
-    A sample in work takes at most 13 float32 volumes of the image's size (measured: displacement 3, its spline's
-    intermediate steps 4, the warped image, the correlation and its sums). Half of what is free is left to others.
+    On a GPU a sample in work takes at most 13 float32 volumes of the image's size (measured: displacement 3, its
+    spline's intermediate steps 4, the warped image, the correlation and its sums). On a CPU only the field is kept of
+    each, 3/8 of a volume and its noise, and two at a time are on the image grid (`Target.log_likelihood`). Half of what
+    is free is left to others.
 
     Args:
         voxels: of the image grid.
@@ -70,4 +72,5 @@ def chunk_that_fits(voxels: int, device: torch.device, largest: int = CHUNK) -> 
     free = free_bytes(device)
     if free is None:
         return largest
-    return max(1, min(largest, int(free // 2 // (13 * 4 * voxels))))
+    shared, each = (2 * 13, 1) if device.type == "cpu" else (0, 13)
+    return max(1, min(largest, int((free // 2 - shared * 4 * voxels) // (each * 4 * voxels))))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from scripts.registration.backends import compiled
 from scripts.registration.errors import OptionError, ShapeError
 
 
@@ -38,6 +39,9 @@ class _DiffusionEnergy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor) -> Tensor:
         ctx.save_for_backward(z)
+        fast = compiled("numba_prior", z)
+        if fast is not None:
+            return fast.diffusion_energy(z)
         energy = z.new_zeros(z.shape[:-4], dtype=torch.float64)
         for axis in (-3, -2, -1):
             # vector_norm accumulates in float64 without a float64 copy of the differences

@@ -66,11 +66,15 @@ def test_a_real_allocation_that_fails_counts_as_out_of_memory():
     assert not out_of_memory(RuntimeError("shapes"))
 
 
-def test_the_chunk_follows_what_is_free(monkeypatch):
-    device = torch.device("cpu")
+@pytest.mark.parametrize(
+    ("name", "expectations"),
+    [("cuda", [(100, 32), (1, 12), (0, 1)]), ("cpu", [(100, 32), (1, 32), (0.25, 13), (0, 1)])],
+)
+def test_the_chunk_follows_what_is_free(monkeypatch, name, expectations):
+    device = torch.device(name)
     voxels = 80 * 96 * 112
-    for gib, expected in ((100, 32), (1, 12), (0, 1)):
-        monkeypatch.setattr("scripts.inference.chunks.free_bytes", lambda device, gib=gib: gib * 2**30)
+    for gib, expected in expectations:
+        monkeypatch.setattr("scripts.inference.chunks.free_bytes", lambda device, gib=gib: int(gib * 2**30))
         assert chunk_that_fits(voxels, device) == expected
     monkeypatch.setattr("scripts.inference.chunks.free_bytes", lambda device: None)
     assert chunk_that_fits(voxels, device, largest=5) == 5

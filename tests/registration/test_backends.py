@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from scripts.registration import backends
-from scripts.registration.similarity import local_ncc
+from scripts.registration.similarity import NCCLikelihood, local_ncc
+from scripts.registration.target import Target
 from scripts.registration.warp import warp
 from tests.registration.conftest import brain_like, smooth
 
@@ -15,7 +16,7 @@ GRID = (50, 9, 11)
 
 @pytest.fixture
 def without_numba(monkeypatch):
-    for name in ("numba_warp", "numba_ncc"):
+    for name in ("numba_warp", "numba_ncc", "numba_prior", "numba_likelihood"):
         monkeypatch.setitem(sys.modules, f"{backends.__name__}.{name}", None)
     backends._load.cache_clear()
     yield
@@ -28,6 +29,16 @@ def test_without_numba_torch_does_the_work_after_one_warning(without_numba):
         first, second = warp(image, ddf), warp(image, ddf)
     assert len(record) == 1
     assert torch.equal(first, second)
+
+
+def test_without_numba_fields_are_weighed_step_by_step(request):
+    target = Target(NCCLikelihood(window=5))
+    images, z = (brain_like(*GRID), brain_like(*GRID, seed=1)), smooth(2, 3, *(-(-n // 2) for n in GRID))
+    in_one_pass = target(target.prepare(*images)[0], z)
+    request.getfixturevalue("without_numba")
+    with pytest.warns(backends.BackendWarning, match="numba_likelihood is not available"):
+        by_torch = target(target.prepare(*images)[0], z)
+    torch.testing.assert_close(by_torch, in_one_pass, rtol=1e-6, atol=0)
 
 
 def test_the_result_does_not_depend_on_threads_or_batch():

@@ -156,6 +156,13 @@ class TestSamples:
         assert result.isnan().tolist() == [False, True, True, False]
         assert torch.equal(result[::3], expected[::3])
 
+    def test_of_images_that_are_not_finite_are_nan(self, target):
+        for broken in (0, 1):
+            pair_of_images = [image.clone() for image in images(background=True)]
+            pair_of_images[broken][..., 10, 12, 9] = float("nan")
+            (pair,) = target.prepare(*pair_of_images)
+            assert target.log_likelihood(pair, fields(2)).isnan().all()
+
     def test_need_not_be_contiguous(self, target):
         (pair,) = target.prepare(*images())
         z = fields(3)

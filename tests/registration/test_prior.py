@@ -60,6 +60,20 @@ class TestDiffusion:
         z = noise(2, 3, 4, 4, 4)
         torch.testing.assert_close(DiffusionPrior(2.5)(z), -2.5 * diffusion_energy(z))
 
+    @pytest.mark.parametrize("shape", [(1, 1, 1), (2, 1, 5), (7, 6, 33)])
+    def test_float32_on_the_cpu_equals_float64(self, shape):
+        z = noise(2, 4, 3, *shape).float()
+        energy = diffusion_energy(z)
+        assert (energy.dtype, energy.shape) == (torch.float64, (2, 4))
+        torch.testing.assert_close(energy, diffusion_energy(z.double()), rtol=1e-6, atol=0)
+        together = diffusion_energy(z.flatten(0, 1)).reshape(2, 4)
+        assert torch.equal(together, energy)
+        z.requires_grad_()
+        diffusion_energy(z).sum().backward()
+        exact = z.detach().double().requires_grad_()
+        diffusion_energy(exact).sum().backward()
+        torch.testing.assert_close(z.grad.double(), exact.grad, rtol=1e-5, atol=1e-5)
+
 
 class TestBending:
     def test_affine_fields_are_free(self):

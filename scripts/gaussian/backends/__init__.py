@@ -67,6 +67,11 @@ def noise(device: torch.device, dtype: torch.dtype) -> ModuleType | None:
     return _numba_or_warn("numba_noise") if device.type == "cpu" and dtype == torch.float32 else None
 
 
+def sums(device: torch.device, dtype: torch.dtype) -> ModuleType | None:
+    """The module whose `inner_products` and `squared_norms` are faster than torch's, if there is one; no gradients."""
+    return _numba_or_warn("numba_sums") if device.type == "cpu" and dtype == torch.float32 else None
+
+
 def _numba_or_warn(module: str) -> ModuleType | None:
     loaded = _load(module)
     if isinstance(loaded, ImportError):

@@ -1,6 +1,8 @@
 """Compiled loops for float32 on the CPU. Each has a torch twin beside the function that calls it, for all others.
 
-`numba_warp` gathers voxels, `numba_ncc` slides windows; both do in one pass what takes torch a dozen.
+`numba_warp` gathers voxels, `numba_ncc` slides windows, `numba_prior` takes differences: each does in one pass what
+takes torch a dozen. `numba_likelihood` joins spline, warp and windows for fields without gradients, which leave nothing
+but a number; its inner loops are in `numba_blocks`, written for vector registers with `lanes`.
 """
 
 from __future__ import annotations

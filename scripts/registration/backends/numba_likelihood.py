@@ -68,7 +68,7 @@ def prepare(
     trust = 1.0 / (sigma**2 * (variance.detach()[0, 0] + eps))
     if mask is not None:
         trust = trust * mask.detach()[0, 0]
-    counts = (variance.detach()[0, 0] > _CONSTANT) & (trust != 0)
+    counts = ~(variance.detach()[0, 0] <= _CONSTANT) & (trust != 0)  # where it is NaN, so is the result
 
     def padded(volume: Tensor) -> np.ndarray:
         return torch.nn.functional.pad(volume.detach().as_subclass(Tensor), (0, beyond)).contiguous().numpy()
