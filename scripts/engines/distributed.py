@@ -6,6 +6,7 @@ NCCL; processes without a GPU, and all small messages (`scripts.processes`), by 
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 from datetime import timedelta
@@ -60,6 +61,7 @@ def start(device: torch.device | str, timeout_minutes: float = 10.0) -> Processe
     if not distributed.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         distributed.init_process_group(backend, timeout=timedelta(minutes=timeout_minutes))
+        atexit.register(stop)
     processes = Processes.current()
     logger.info("process %d of %d on %s", processes.rank, processes.count, device)
     if not processes.is_first:

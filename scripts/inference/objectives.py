@@ -170,7 +170,7 @@ class ImportanceObjective(Objective):
         log_weights = likelihood + prior - gaussian.log_prob_from_noise(noise)[:, 0]
         bound = torch.logsumexp(log_weights, dim=0) - math.log(self.num_samples)
         figures = {"log_likelihood": likelihood.mean(), "log_prior": prior.mean(), **_spread(z)}
-        figures["ess"] = effective_sample_size(normalize(log_weights.detach())) / self.num_samples
+        figures["ess"] = effective_sample_size(normalize(log_weights.detach().cpu())) / self.num_samples
         return bound, _detached(figures)
 
 

@@ -27,6 +27,8 @@ class ProposalNetwork(nn.Module):
         mean_gain: scale of the mean head's initial weights; small, so that training starts at the identity.
         stencil_gain: the same for L; small, so that it starts at the layout's initial standard deviation.
         factor_gain: the same for R. Larger: R grows slowly, and the gain of SIR comes with it.
+        amp: compute the backbone's features in bfloat16 (which needs no scaling of gradients). The heads, and so
+            displacements and densities, stay in full precision.
     """
 
     def __init__(
@@ -36,9 +38,11 @@ class ProposalNetwork(nn.Module):
         mean_gain: float = 0.01,
         stencil_gain: float = 0.05,
         factor_gain: float = 0.5,
+        amp: bool = False,
     ) -> None:
         super().__init__()
         self.layout = layout
+        self.amp = amp
         self.backbone = backbone if backbone is not None else UNetBackbone()
         self.weight_scale = WeightScale()  # set by the SIR objective, used at inference
         half, quarter = self.backbone.out_channels  # type: ignore[misc]
@@ -67,7 +71,7 @@ class ProposalNetwork(nn.Module):
         """
         if pair.ndim != 5 or pair.shape[1] != 2 or any(size % self.stride for size in pair.shape[2:]):
             raise ShapeError("the image pair", f"(B, 2, X, Y, Z) with X, Y, Z multiples of {self.stride}", pair.shape)
-        half, quarter = self.backbone(pair)
+        half, quarter = self._features(pair)
         parts = [self.mean_head(half)]
         if self.stencil_head is not None:
             parts.append(self.stencil_head(half))
@@ -75,6 +79,13 @@ class ProposalNetwork(nn.Module):
             coarse = self.factor_head(quarter)
             parts.append(nn.functional.interpolate(coarse, half.shape[2:], mode="trilinear", align_corners=False))
         return torch.cat(parts, dim=1)
+
+    def _features(self, pair: Tensor) -> tuple[Tensor, Tensor]:
+        if not self.amp:
+            return self.backbone(pair)
+        with torch.autocast(pair.device.type, torch.bfloat16):
+            half, quarter = self.backbone(pair)
+        return half.to(pair.dtype), quarter.to(pair.dtype)
 
 
 def _head(in_channels: int, out_channels: int, gain: float) -> Conv3d:

@@ -39,7 +39,7 @@ class WeightScale(nn.Module):
             log_weights: of one pair, shape (N,), or of B pairs, shape (N, B), whose mean spread counts.
             processes: those that share the step's pairs: the mean is over all of theirs, and σ_α stays the same in all.
         """
-        spread = processes.mean(log_weights.double().std(dim=0).mean())
+        spread = processes.mean(log_weights.double().std(dim=0).mean()).to(self.value.device)
         known = self.value > 0  # NaN is not
         average = torch.where(known, self.decay * self.value + (1 - self.decay) * spread, spread)
         self.value.copy_(torch.where(average.isfinite() & (average > 0), average, self.value))

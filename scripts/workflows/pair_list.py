@@ -43,6 +43,10 @@ class PairFiles(Dataset):
             self.data, self._listed = pair_list(**self.options), True
         return list(self.data)
 
+    def listed(self, data: list[dict[str, Any]]) -> None:
+        """Take the list that another process has found."""
+        self.data, self._listed = data, True
+
 
 def pair_list(
     fixed: str | None = None,
