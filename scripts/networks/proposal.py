@@ -24,26 +24,26 @@ class ProposalNetwork(nn.Module):
     Args:
         layout: what the output's channels mean; see `ProposalLayout`.
         backbone: a feature extractor such as `UNetBackbone` or `MonaiBackbone`; None for the paper's U-Net.
+        amp: compute the backbone's features in bfloat16 (which needs no scaling of gradients). The heads, and so
+            displacements and densities, stay in full precision.
         mean_gain: scale of the mean head's initial weights; small, so that training starts at the identity.
         stencil_gain: the same for L; small, so that it starts at the layout's initial standard deviation.
         factor_gain: the same for R. Larger: R grows slowly, and the gain of SIR comes with it.
-        amp: compute the backbone's features in bfloat16 (which needs no scaling of gradients). The heads, and so
-            displacements and densities, stay in full precision.
     """
 
     def __init__(
         self,
         layout: ProposalLayout,
         backbone: nn.Module | None = None,
+        amp: bool = False,
         mean_gain: float = 0.01,
         stencil_gain: float = 0.05,
         factor_gain: float = 0.5,
-        amp: bool = False,
     ) -> None:
         super().__init__()
         self.layout = layout
-        self.amp = amp
         self.backbone = backbone if backbone is not None else UNetBackbone()
+        self.amp = amp
         self.weight_scale = WeightScale()  # set by the SIR objective, used at inference
         half, quarter = self.backbone.out_channels  # type: ignore[misc]
         self.mean_head = _head(half, CHANNELS, mean_gain)
@@ -56,6 +56,13 @@ class ProposalNetwork(nn.Module):
     def stride(self) -> int:
         """Image sizes must be multiples of this."""
         return int(self.backbone.stride)  # type: ignore[arg-type]
+
+    def _features(self, pair: Tensor) -> tuple[Tensor, Tensor]:
+        if not self.amp:
+            return self.backbone(pair)
+        with torch.autocast(pair.device.type, torch.bfloat16):
+            half, quarter = self.backbone(pair)
+        return half.to(pair.dtype), quarter.to(pair.dtype)
 
     def forward(self, pair: Tensor) -> Tensor:
         """Raw parameters.
@@ -79,13 +86,6 @@ class ProposalNetwork(nn.Module):
             coarse = self.factor_head(quarter)
             parts.append(nn.functional.interpolate(coarse, half.shape[2:], mode="trilinear", align_corners=False))
         return torch.cat(parts, dim=1)
-
-    def _features(self, pair: Tensor) -> tuple[Tensor, Tensor]:
-        if not self.amp:
-            return self.backbone(pair)
-        with torch.autocast(pair.device.type, torch.bfloat16):
-            half, quarter = self.backbone(pair)
-        return half.to(pair.dtype), quarter.to(pair.dtype)
 
 
 def _head(in_channels: int, out_channels: int, gain: float) -> Conv3d:
