@@ -29,12 +29,15 @@ from tests.engines.conftest import ROOT, TINY
 from tests.workflows.conftest import evaluator
 
 STEPS = 3
+# SOAP's first steps go by the signs of gradients, however small: rounding would be all that is compared.
+DESCENT = {"_target_": "torch.optim.SGD", "params": "$@network.parameters()", "lr": 0.01}
 
 
 def workflow(folder: Path, configs: tuple[str, ...], **overrides: Any) -> ConfigWorkflow:
     """The shipped training at test size; the same start for everybody."""
     torch.manual_seed(0)
-    settings = {**TINY, "epoch_length": STEPS, "num_val_pairs": 2, "output_dir": str(folder), **overrides}
+    settings = {**TINY, "epoch_length": STEPS, "num_val_pairs": 2, "output_dir": str(folder), "optimizer": DESCENT}
+    settings |= overrides
     out = ConfigWorkflow(
         config_file=[str(ROOT / "configs" / name) for name in ("train.yaml", *configs)],
         meta_file=str(ROOT / "configs/metadata.json"),
@@ -46,7 +49,7 @@ def workflow(folder: Path, configs: tuple[str, ...], **overrides: Any) -> Config
     return out
 
 
-def train(folder: Path, run: ConfigWorkflow) -> dict[str, Any]:
+def train(run: ConfigWorkflow) -> dict[str, Any]:
     """Train, and note the gradients of the first step and σ_α after each step."""
     network = run.parser.get_parsed_content("network_def")
     trainer = run.parser.get_parsed_content("train::trainer")
@@ -61,7 +64,6 @@ def train(folder: Path, run: ConfigWorkflow) -> dict[str, Any]:
     trainer.run()
     noted["weights"] = {name: value.clone() for name, value in network.state_dict().items()}
     noted["best"] = trainer.state.best_validation
-    del folder
     return noted
 
 
@@ -109,7 +111,7 @@ def main(folder: Path, pairs: str, weights: str) -> None:
     run = workflow(folder / "training_0", ("multi_gpu_train.yaml",))
     rank = Processes.current().rank
     run.parser["output_dir"] = str(folder / f"training_{rank}")
-    noted = {"training": train(folder, run), "talk": talk()}
+    noted = {"training": train(run), "talk": talk()}
     noted["summary"] = json.dumps(evaluate(folder / f"evaluation_{rank}"), sort_keys=True, default=float)
     noted["registered"] = register(folder / f"registration_{rank}", pairs, weights)
     torch.save(noted, folder / f"noted_{rank}.pt")
