@@ -124,7 +124,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bundle.pack", description="Write the bundle as one zip file.")
     version = json.loads((ROOT / "configs/metadata.json").read_text(encoding="utf-8"))["version"]
     default = ROOT / "output" / f"{NAME}_v{version}.zip"
-    parser.add_argument("--output", type=Path, default=default, help=f"the zip file (default: {default.name} in output)")
+    parser.add_argument(
+        "--output", type=Path, default=default, help=f"the zip file (default: {default.name} in output)"
+    )
     options = parser.parse_args(arguments)
     try:
         path = pack(options.output)

@@ -116,7 +116,11 @@ def check_workflows() -> None:
                 bundle_root=str(ROOT),
                 output_dir=folder,
                 device="$torch.device('cpu')",
-                **({"synthetic": {"num_subjects": 14, "shape": [16, 24, 24], "spacing": 9.0}} if kind == "train" else {}),
+                **(
+                    {"synthetic": {"num_subjects": 14, "shape": [16, 24, 24], "spacing": 9.0}}
+                    if kind == "train"
+                    else {}
+                ),
             )
             workflow.initialize()
             if problems := workflow.check_properties():
@@ -128,8 +132,10 @@ def check_torchscript() -> None:
     """The network as TorchScript (`ckpt_export`) gives what the network gives."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "model.ts")
-        ckpt_export(net_id="network_def", filepath=path, use_trace=True, input_shape=list(SIZES[0]), **_export_options())
-        exported = torch.jit.load(path)  # noqa: S614 - written just now
+        ckpt_export(
+            net_id="network_def", filepath=path, use_trace=True, input_shape=list(SIZES[0]), **_export_options()
+        )
+        exported = torch.jit.load(path)
         _compare("TorchScript", lambda pair: exported(pair))
 
 

@@ -59,7 +59,9 @@ class Processes(NamedTuple):
         """The texts of all processes, by rank."""
         if self.count == 1:
             return [text]
-        own = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8) if text else torch.empty(0, dtype=torch.uint8)
+        own = (
+            torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8) if text else torch.empty(0, dtype=torch.uint8)
+        )
         sizes = torch.zeros(self.count, dtype=torch.int64)
         sizes[self.rank] = own.numel()
         distributed.all_reduce(sizes)

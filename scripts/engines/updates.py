@@ -63,9 +63,7 @@ class TrainingUpdate:
             moving_label, fixed_label = (_plain(batch[key]) for key in ("moving_label", "fixed_label"))
             labels = moving_label.to(pair.device), fixed_label.to(pair.device)
         processes = Processes.current()
-        outcome = engine.loss_function(
-            output[Keys.PRED], pair[:, :1], fixed, seed, labels=labels, processes=processes
-        )
+        outcome = engine.loss_function(output[Keys.PRED], pair[:, :1], fixed, seed, labels=labels, processes=processes)
         output[Keys.LOSS], output[FIGURES] = outcome.loss, outcome.figures
         if not torch.isfinite(outcome.loss):
             raise NonFiniteTrainingError("the loss", engine.state.iteration, pair_names(batch))

@@ -26,6 +26,7 @@ class ProposalNetwork(nn.Module):
         backbone: a feature extractor such as `UNetBackbone` or `MonaiBackbone`; None for the paper's U-Net.
         amp: compute the backbone's features in bfloat16 (which needs no scaling of gradients). The heads, and so
             displacements and densities, stay in full precision.
+        compile: backend of `torch.compile` for the backbone (`inductor`); None leaves it as it is.
         mean_gain: scale of the mean head's initial weights; small, so that training starts at the identity.
         stencil_gain: the same for L; small, so that it starts at the layout's initial standard deviation.
         factor_gain: the same for R. Larger: R grows slowly, and the gain of SIR comes with it.
@@ -36,6 +37,7 @@ class ProposalNetwork(nn.Module):
         layout: ProposalLayout,
         backbone: nn.Module | None = None,
         amp: bool = False,
+        compile: str | None = None,
         mean_gain: float = 0.01,
         stencil_gain: float = 0.05,
         factor_gain: float = 0.5,
@@ -43,6 +45,8 @@ class ProposalNetwork(nn.Module):
         super().__init__()
         self.layout = layout
         self.backbone = backbone if backbone is not None else UNetBackbone()
+        if compile is not None:
+            self.backbone.compile(backend=compile)  # in place: the weights keep their names
         self.amp = amp
         self.weight_scale = WeightScale()  # set by the SIR objective, used at inference
         half, quarter = self.backbone.out_channels  # type: ignore[misc]

@@ -41,7 +41,9 @@ HANDED_OVER = {
 def meta(monkeypatch):
     """Autocast knows no meta device; and no meta tensor is left in caches afterwards."""
     autocast = torch.autocast
-    monkeypatch.setattr(torch, "autocast", lambda device, *a, **k: autocast("cpu" if device == "meta" else device, *a, **k))
+    monkeypatch.setattr(
+        torch, "autocast", lambda device, *a, **k: autocast("cpu" if device == "meta" else device, *a, **k)
+    )
     caches = (spline._interpolation, warp._normalized_grid, torch_wavefront._schedule)
     yield
     for cache in caches:

@@ -29,3 +29,13 @@ def test_half_precision_is_for_features_only(device):
     assert not torch.equal(raw, full)
     raw.sum().backward()
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in network.parameters())
+
+
+def test_a_compiled_backbone_gives_the_same_and_keeps_its_names():
+    layout = ProposalLayout(rank=2)
+    torch.manual_seed(0)
+    plain = ProposalNetwork(layout, mean_gain=1.0)
+    compiled = ProposalNetwork(layout, compile="eager")  # the graph as it is captured; no compiler is needed
+    compiled.load_state_dict(plain.state_dict())
+    pair = torch.rand(1, 2, 16, 16, 24)
+    torch.testing.assert_close(compiled(pair), plain(pair), rtol=1e-4, atol=1e-5)
