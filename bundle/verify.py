@@ -106,7 +106,12 @@ def check_configs() -> None:
 
 def check_workflows() -> None:
     """MONAI's workflow finds all properties that training and inference have to define."""
-    for config, kind in (("train.yaml", "train"), ("inference.json", "infer")):
+    brains = {"synthetic": {"num_subjects": 14, "shape": [16, 24, 24], "spacing": 9.0}}
+    kinds: tuple[tuple[str, str, dict[str, Any]], ...] = (
+        ("train.yaml", "train", brains),
+        ("inference.json", "infer", {}),
+    )
+    for config, kind, more in kinds:
         with tempfile.TemporaryDirectory() as folder:
             workflow = ConfigWorkflow(
                 config_file=str(ROOT / "configs" / config),
@@ -116,11 +121,7 @@ def check_workflows() -> None:
                 bundle_root=str(ROOT),
                 output_dir=folder,
                 device="$torch.device('cpu')",
-                **(
-                    {"synthetic": {"num_subjects": 14, "shape": [16, 24, 24], "spacing": 9.0}}
-                    if kind == "train"
-                    else {}
-                ),
+                **more,
             )
             workflow.initialize()
             if problems := workflow.check_properties():
@@ -205,7 +206,7 @@ def network(config: str) -> torch.nn.Module:
     return parser.get_parsed_content("network_def")
 
 
-def _export_options() -> dict[str, str]:
+def _export_options() -> dict[str, Any]:
     return {
         "ckpt_file": str(ROOT / "models/model.pt"),
         "config_file": str(ROOT / "configs/inference.json"),

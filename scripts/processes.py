@@ -17,15 +17,15 @@ class Processes(NamedTuple):
 
     Attributes:
         rank: number of this process.
-        count: number of processes.
+        size: number of processes.
 
     Examples:
-        >>> Processes(rank=1, count=3).share(8)
+        >>> Processes(rank=1, size=3).share(8)
         range(1, 8, 3)
     """
 
     rank: int = 0
-    count: int = 1
+    size: int = 1
 
     @classmethod
     def current(cls) -> Processes:
@@ -41,32 +41,32 @@ class Processes(NamedTuple):
 
     def share(self, length: int) -> range:
         """This process's items of a list: every item is in exactly one share."""
-        return range(self.rank, length, self.count)
+        return range(self.rank, length, self.size)
 
     def place(self, item: int) -> int:
         """Where this process's item number `item` is in the list that all of them share."""
-        return item * self.count + self.rank
+        return item * self.size + self.rank
 
     def mean(self, values: Tensor) -> Tensor:
         """Element-wise mean over the processes, the same in all of them; any shape."""
-        if self.count == 1:
+        if self.size == 1:
             return values
         total = values.detach().cpu().clone()
         distributed.all_reduce(total)
-        return (total / self.count).to(values.device)
+        return (total / self.size).to(values.device)
 
     def gather(self, text: str) -> list[str]:
         """The texts of all processes, by rank."""
-        if self.count == 1:
+        if self.size == 1:
             return [text]
         own = (
             torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8) if text else torch.empty(0, dtype=torch.uint8)
         )
-        sizes = torch.zeros(self.count, dtype=torch.int64)
+        sizes = torch.zeros(self.size, dtype=torch.int64)
         sizes[self.rank] = own.numel()
         distributed.all_reduce(sizes)
         room = max(int(sizes.max()), 1)
-        parts = [torch.empty(room, dtype=torch.uint8) for _ in range(self.count)]
+        parts = [torch.empty(room, dtype=torch.uint8) for _ in range(self.size)]
         distributed.all_gather(parts, torch.nn.functional.pad(own, (0, room - own.numel())))
         return [bytes(part[:size].tolist()).decode() for part, size in zip(parts, sizes.tolist(), strict=True)]
 

@@ -74,7 +74,7 @@ class ShardSampler(Sampler[int]):
 
 def _process(rank: int | None, world_size: int | None) -> Processes:
     current = Processes.current()
-    given = Processes(current.rank if rank is None else rank, current.count if world_size is None else world_size)
-    if not 0 <= given.rank < given.count:
-        raise ValueError(f"rank must be in 0..{given.count - 1}, got {given.rank} instead")
+    given = Processes(current.rank if rank is None else rank, current.size if world_size is None else world_size)
+    if not 0 <= given.rank < given.size:
+        raise ValueError(f"rank must be in 0..{given.size - 1}, got {given.rank} instead")
     return given

@@ -63,7 +63,7 @@ def start(device: torch.device | str, timeout_minutes: float = 10.0) -> Processe
         distributed.init_process_group(backend, timeout=timedelta(minutes=timeout_minutes))
         atexit.register(stop)
     processes = Processes.current()
-    logger.info("process %d of %d on %s", processes.rank, processes.count, device)
+    logger.info("process %d of %d on %s", processes.rank, processes.size, device)
     if not processes.is_first:
         logging.disable(logging.INFO)  # the first one speaks for all
     return processes
@@ -83,7 +83,7 @@ def distribute(network: nn.Module, device: torch.device | str) -> nn.Module:
     average over the processes.
     """
     network = network.to(device)
-    if Processes.current().count == 1:
+    if Processes.current().size == 1:
         return network
     return DistributedDataParallel(network, forward_sync_buffers=False)
 

@@ -72,7 +72,7 @@ class SharedStore:
 
     def finish(self, pairs: int) -> None:
         """Wait for processes that have one more of `pairs` pairs to do than this one."""
-        while self.processes.count > 1 and self.rounds < -(-pairs // self.processes.count):
+        while self.processes.size > 1 and self.rounds < -(-pairs // self.processes.size):
             self.add(None)
 
 

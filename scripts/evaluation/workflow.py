@@ -117,9 +117,9 @@ class Evaluation(Evaluator):
     """Evaluate a model on pairs with label maps: results, tables and figures in ``output_dir``.
 
     Pairs that the folder already holds are not computed again, so an interrupted run is simply started again; the
-    summary is that of all pairs in the folder. Several processes divide the pairs among them. Results of other settings or other weights are refused. Each pair has a
-    seed of its own, made of its scans' names: its result depends neither on the order of the pairs nor on
-    interruptions.
+    summary is that of all pairs in the folder. Results of other settings or other weights are refused. Several
+    processes divide the pairs among them. Each pair has a seed of its own, made of its scans' names: its result depends
+    neither on the order of the pairs nor on interruptions.
 
     Args:
         network: from [1, 2, X, Y, Z] (moving, fixed) to raw parameters; or several deterministic ones, an ensemble.
@@ -184,7 +184,7 @@ class Evaluation(Evaluator):
         if not isinstance(dataset, TorchDataLoader):
             shard = ShardSampler(dataset)  # type: ignore[arg-type]
             dataset = DataLoader(dataset, batch_size=1, sampler=shard, num_workers=num_workers)
-        elif processes.count > 1:
+        elif processes.size > 1:
             raise ValueError("several processes divide a dataset among them, got a loader instead")
         self.networks = nn.ModuleList(networks).to(device)
         self.layout, self.target = layout, target.to(device)
