@@ -42,8 +42,8 @@ REQUIRED = (
 )
 FORBIDDEN = {"eval", "exec", "pickle.load", "pickle.loads", "os.system", "os.popen", "torch.jit.load"}
 """Calls that run what a file says. Configs are code by MONAI's design; the docs say so."""
-SIZES = ((1, 2, 80, 96, 112), (1, 2, 64, 64, 64))
-"""Inputs that an exported network is compared on: the bundle's own at 2 mm, and one of another size."""
+SIZES = ((1, 2, 80, 96, 112), (1, 2, 32, 40, 48))
+"""Inputs that an exported network is compared on: the bundle's own at 2 mm, and that of its export."""
 
 
 class VerifyError(ValueError):
@@ -134,10 +134,11 @@ def check_torchscript() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "model.ts")
         ckpt_export(
-            net_id="network_def", filepath=path, use_trace=True, input_shape=list(SIZES[0]), **_export_options()
+            net_id="network_def", filepath=path, use_trace=True, input_shape=list(SIZES[1]), **_export_options()
         )
         exported = torch.jit.load(path)
-        _compare("TorchScript", lambda pair: exported(pair))
+        with torch.jit.optimized_execution(False):  # which would take longer than what it saves in two runs
+            _compare("TorchScript", lambda pair: exported(pair))
 
 
 def check_onnx() -> None:

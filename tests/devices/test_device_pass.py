@@ -20,6 +20,7 @@ from scripts.registration import spline, warp
 from scripts.registration.prior import DiffusionPrior
 from scripts.registration.similarity import NCCLikelihood
 from scripts.registration.target import Target
+from scripts.summary import space
 from scripts.summary.fields import FieldAccumulator
 from scripts.summary.space import PairSpace
 from tests.devices.watch import MixedDevicesError, Watch
@@ -44,7 +45,7 @@ def meta(monkeypatch):
     monkeypatch.setattr(
         torch, "autocast", lambda device, *a, **k: autocast("cpu" if device == "meta" else device, *a, **k)
     )
-    caches = (spline._interpolation, warp._normalized_grid, torch_wavefront._schedule)
+    caches = (spline._interpolation, warp._normalized_grid, torch_wavefront._schedule, space._matrix)
     yield
     for cache in caches:
         cache.cache_clear()
@@ -153,10 +154,10 @@ def test_a_solve_launches_as_many_kernels_for_one_sample_as_for_a_thousand(cross
 def test_resampling_and_summary_stay_on_the_device():
     layout, grid = ProposalLayout(rank=3), Grid(SHAPE, np.diag([2.0, 2.0, 2.0, 1.0]))
     raw = torch.zeros(1, layout.out_channels, *(n // 2 for n in SHAPE), device=GPU)
-    gaussian, space = layout.gaussian(raw, validate=False), PairSpace(grid, grid, grid, np.eye(4), 2)
+    gaussian, spaces = layout.gaussian(raw, validate=False), PairSpace(grid, grid, grid, np.eye(4), 2)
 
     def summarize(count: int) -> Watch:
-        accumulator = FieldAccumulator(space)
+        accumulator = FieldAccumulator(spaces)
         with torch.no_grad(), Watch() as watch:
             for _, fields in redraw(gaussian, list(range(count)), seed=0, chunk=8):
                 for points in fields:

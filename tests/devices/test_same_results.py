@@ -36,7 +36,7 @@ def step(device: str, backend: str | None) -> tuple[float, list[torch.Tensor]]:
     moving, fixed = images(device)
     loss = objective(network(torch.cat([moving, fixed], dim=1)), moving, fixed, seed=5).loss
     loss.backward()
-    return float(loss), [parameter.grad.cpu() for parameter in network.parameters()]
+    return float(loss.detach()), [parameter.grad.cpu() for parameter in network.parameters()]
 
 
 @pytest.mark.parametrize("device", DEVICES)
