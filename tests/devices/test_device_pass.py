@@ -132,8 +132,8 @@ def test_launches_do_not_grow_with_the_samples_but_for_their_noise():
     layout = ProposalLayout(rank=3)
     warmed(layout)
     few, many = (weigh(layout, count)[0].launches for count in (4, 64))
-    # Noise is made sample by sample, in long vectors: 33 launches for each of its two streams.
-    assert (many - few) / 60 <= 66
+    # A sample's seed is written to the device, one number for each of the two streams of noise.
+    assert many - few == 2 * 60
 
 
 @pytest.mark.parametrize("cross_channel", ["voxel", "full"])
@@ -148,7 +148,7 @@ def test_a_solve_launches_as_many_kernels_for_one_sample_as_for_a_thousand(cross
         launches.append(watch.launches)
     assert launches[1] == launches[2]
     fronts = 4 * (grid[0] - 1) + 2 * (grid[1] - 1) + grid[2]
-    assert launches[2] <= 20 * fronts
+    assert launches[2] <= 2 * fronts + 10
 
 
 def test_resampling_and_summary_stay_on_the_device():
