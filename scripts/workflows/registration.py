@@ -28,7 +28,6 @@ from scripts.data.pair_input import FILE_KEYS
 from scripts.engines.checkpoint import load_network
 from scripts.inference.objectives import SIRObjective
 from scripts.io.atomic import atomic_path
-from scripts.processes import Processes
 from scripts.workflows.errors import EXPECTED, describe, one_line_errors
 from scripts.workflows.pair_list import PairFiles
 from scripts.workflows.register import Clock, Settings, register_pair
@@ -83,7 +82,6 @@ class Registration(Evaluator):
         self._settings = Settings()
         self._names: dict[int, str] = {}
         self._bar: tqdm | None = None
-        self.processes = Processes.current()
         # The pairs are listed when the run starts; until then MONAI has to be given some length.
         super().__init__(
             device=torch.device(device), val_data_loader=range(1), epoch_length=1, val_handlers=val_handlers,
@@ -102,7 +100,8 @@ class Registration(Evaluator):
         """
         with one_line_errors(self.debug):
             self._start()
-            share, first = self.processes.share(self.count), self.processes.is_first
+            processes = self.pairs.processes
+            share, first = processes.share(self.count), processes.is_first
             self.data_loader, self.state.epoch_length = share, len(share)
             self._bar = tqdm(total=len(share), desc="pairs", disable=self.count == 1 or not first, leave=True)
             try:
@@ -124,10 +123,8 @@ class Registration(Evaluator):
         return len(self.pairs)
 
     def _start(self) -> None:
-        self.processes = Processes.current()
-        # One process looks for the pairs: the example is written while it does.
-        found = self.processes.from_first(json.dumps(self.pairs.find()) if self.processes.is_first else "")
-        self.pairs.listed(json.loads(found))
+        self.pairs.find()
+        self.data_loader, self.state.epoch_length = range(self.count), self.count
         self._settings = Settings(**self.options)
         self._names = read_names(self.label_names)
         if self.ckpt_path is not None:
@@ -191,7 +188,7 @@ class Registration(Evaluator):
     def _join(self) -> None:
         """What all processes did, in the order of the list."""
         order = {files["name"]: number for number, files in enumerate(self.pairs.data)}
-        told = [json.loads(text) for text in self.processes.gather(json.dumps([self.finished, self.failures]))]
+        told = [json.loads(text) for text in self.pairs.processes.gather(json.dumps([self.finished, self.failures]))]
         self.finished = sorted((row for done, _ in told for row in done), key=lambda row: order[row["name"]])
         failures = sorted(((name, why) for _, failed in told for name, why in failed), key=lambda f: order[f[0]])
         self.failures = failures
@@ -203,7 +200,7 @@ class Registration(Evaluator):
 
     def _write_table(self) -> None:
         """`registrations.csv`: a row for each pair, failures included; only for several pairs."""
-        if self.count < 2 or not self.processes.is_first:
+        if self.count < 2 or not self.pairs.processes.is_first:
             return
         rows = [*self.finished, *({"name": name, "status": f"failed: {why}"} for name, why in self.failures)]
         columns = list(dict.fromkeys(key for row in rows for key in row))
