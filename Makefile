@@ -3,6 +3,7 @@
 # Each target makes its own environment in .venv first; nothing is installed outside this folder.
 
 PYTHON ?= python3
+WORKERS ?= 2
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
@@ -23,8 +24,9 @@ $(READY): requirements.txt
 demo: $(READY)
 	$(BIN)/python -m monai.bundle run inference --config_file configs/inference.json --output_dir output/demo
 
+# Two workers, a file each at a time, each with its part of the cores (see tests/conftest.py).
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -32,6 +32,7 @@ EXPRESSIONS = {
     "$@network_def.weight_scale",
     "$@network.parameters()",
     "$@epoch_length * @batch_size",
+    "$@epoch_length * @batch_size * torch.distributed.get_world_size()",
     "$@train::trainer.run()",
     "$import torch",
     "$import sys",

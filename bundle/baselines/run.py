@@ -20,8 +20,9 @@ from scripts.evaluation.folds import fold_percentage
 from scripts.evaluation.overlap import dice_per_structure
 from scripts.evaluation.pair_report import LabeledPair
 from scripts.evaluation.pair_result import CURVES, DICE_SCORES, PAIR_SCORES, RIBBON_SCORES, PairResult
-from scripts.evaluation.results import ResultStore, write_atomically
+from scripts.evaluation.results import ResultStore
 from scripts.evaluation.table import Summary, format_tables, summarize_results, to_json
+from scripts.io.atomic import write_text
 from scripts.registration.warp import warp_labels
 
 
@@ -86,6 +87,6 @@ def run(name: str, method: Any, dataset: PairDataset, output_dir: str | Path, pr
                 bar.set_postfix(dice=f"{store.results[-1].pair['dice_mean']:.4f}", refresh=False)
             bar.update()
     summary = summarize_results(store.results)
-    write_atomically(store.folder / "summary.json", to_json(summary))
-    write_atomically(store.folder / "tables.txt", format_tables({name: summary}) + "\n")
+    write_text(store.folder / "summary.json", to_json(summary))
+    write_text(store.folder / "tables.txt", format_tables({name: summary}) + "\n")
     return summary

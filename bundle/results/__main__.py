@@ -22,7 +22,8 @@ from pathlib import Path
 from bundle.results.pages import PAGES, outdated, update
 from bundle.results.pictures import draw_all
 from bundle.results.store import FOLDER, add
-from scripts.evaluation.results import ResultsError, write_atomically
+from scripts.evaluation.results import ResultsError
+from scripts.io.atomic import write_text
 
 GROUPS = ("variants", "baselines", "one_mm", "perturbed")
 
@@ -70,7 +71,7 @@ def take_calibration(folder: Path) -> None:
     report = json.loads((folder / "calibration.json").read_text(encoding="utf-8"))
     report["weights"] = Path(report["weights"]).name
     FOLDER.mkdir(parents=True, exist_ok=True)
-    write_atomically(FOLDER / "calibration.json", json.dumps(report, indent=1) + "\n")
+    write_text(FOLDER / "calibration.json", json.dumps(report, indent=1) + "\n")
     print(FOLDER / "calibration.json")
 
 

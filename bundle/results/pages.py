@@ -26,7 +26,7 @@ from bundle.results.tables import (
     tool_table,
 )
 from bundle.results.targets import targets_table
-from scripts.evaluation.results import write_atomically
+from scripts.io.atomic import write_text
 
 PAGES = (Path("docs/results.md"), Path("docs/README.md"))
 _MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
@@ -85,5 +85,5 @@ def update(folder: Path = FOLDER, pages: tuple[Path, ...] = PAGES) -> list[Path]
     """Make all tables anew; returns the pages that changed."""
     changed = outdated(folder, pages)
     for path in changed:
-        write_atomically(path, filled(path.read_text(encoding="utf-8"), tables(folder)))
+        write_text(path, filled(path.read_text(encoding="utf-8"), tables(folder)))
     return changed

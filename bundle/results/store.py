@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from scripts.evaluation.pair_result import PAIR_SCORES, STRUCTURE_SCORES, PairResult
-from scripts.evaluation.results import ResultsError, read_results, write_atomically
+from scripts.evaluation.results import ResultsError, read_results
+from scripts.io.atomic import write_text
 
 FOLDER = Path("docs/results")
 DIGITS = 5
@@ -123,7 +124,7 @@ def add(source: Path, group: str, name: str, folder: Path = FOLDER) -> list[Path
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows(rows)
-        write_atomically(folder / group / file, text.getvalue())
+        write_text(folder / group / file, text.getvalue())
     return [folder / group / file for file in tables]
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sized
 
-import torch
 from torch.utils.data import Sampler
+
+from scripts.processes import Processes
 
 
 class EpochSampler(Sampler[int]):
@@ -50,11 +51,19 @@ class ShardSampler(Sampler[int]):
         dataset: to divide.
         rank: number of this process; None asks ``torch.distributed``, 0 if it is not in use.
         world_size: number of processes; None likewise.
+        allow_empty: whether a process may have nothing to do. MONAI's metrics wait for something from everyone.
+
+    Raises:
+        ValueError: when rank and world_size do not fit, or a process is left without items although it must not be.
     """
 
-    def __init__(self, dataset: Sized, rank: int | None = None, world_size: int | None = None) -> None:
+    def __init__(
+        self, dataset: Sized, rank: int | None = None, world_size: int | None = None, allow_empty: bool = True
+    ) -> None:
         rank, world_size = _process(rank, world_size)
-        self.items = range(rank, len(dataset), world_size)
+        if not allow_empty and len(dataset) < world_size:
+            raise ValueError(f"{len(dataset)} pairs are too few for {world_size} processes: each needs one at least")
+        self.items = Processes(rank, world_size).share(len(dataset))
 
     def __len__(self) -> int:
         return len(self.items)
@@ -63,12 +72,9 @@ class ShardSampler(Sampler[int]):
         return iter(self.items)
 
 
-def _process(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if world_size is None:
-        world_size = torch.distributed.get_world_size() if distributed else 1
-    if rank is None:
-        rank = torch.distributed.get_rank() if distributed else 0
-    if not 0 <= rank < world_size:
-        raise ValueError(f"rank must be in 0..{world_size - 1}, got {rank} instead")
-    return rank, world_size
+def _process(rank: int | None, world_size: int | None) -> Processes:
+    current = Processes.current()
+    given = Processes(current.rank if rank is None else rank, current.size if world_size is None else world_size)
+    if not 0 <= given.rank < given.size:
+        raise ValueError(f"rank must be in 0..{given.size - 1}, got {given.rank} instead")
+    return given

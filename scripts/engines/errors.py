@@ -21,3 +21,7 @@ class CheckpointError(RuntimeError):
 
     def __init__(self, path: str | Path, reason: str) -> None:
         super().__init__(f"checkpoint {path}: {reason}")
+
+
+class ProcessError(RuntimeError):
+    """Several processes cannot work together; says what is wrong with how they were started."""

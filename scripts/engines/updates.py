@@ -14,6 +14,7 @@ from scripts.engines.errors import NonFiniteTrainingError
 from scripts.gaussian.noise import fold
 from scripts.inference.proposals import sample_posterior
 from scripts.networks.layout import ProposalLayout
+from scripts.processes import Processes
 from scripts.registration.target import Target
 from scripts.registration.warp import warp, warp_labels
 
@@ -61,7 +62,8 @@ class TrainingUpdate:
         if engine.loss_function.target.overlap is not None:
             moving_label, fixed_label = (_plain(batch[key]) for key in ("moving_label", "fixed_label"))
             labels = moving_label.to(pair.device), fixed_label.to(pair.device)
-        outcome = engine.loss_function(output[Keys.PRED], pair[:, :1], fixed, seed, labels=labels)
+        processes = Processes.current()
+        outcome = engine.loss_function(output[Keys.PRED], pair[:, :1], fixed, seed, labels=labels, processes=processes)
         output[Keys.LOSS], output[FIGURES] = outcome.loss, outcome.figures
         if not torch.isfinite(outcome.loss):
             raise NonFiniteTrainingError("the loss", engine.state.iteration, pair_names(batch))
@@ -121,7 +123,8 @@ class ValidationUpdate:
         )
         engine.network.eval()
         with torch.no_grad():
-            raw = engine.network(pair)
+            # Not through the wrapper of several processes: they need not have equally many pairs to validate.
+            raw = network_of(engine.network)(pair)
             parts = [self._register(engine.network, raw[b : b + 1], pair[b : b + 1]) for b in range(len(pair))]
             ddf = torch.cat([part[0] for part in parts])
             output = {

@@ -18,12 +18,13 @@ from scripts.data.labels import SCORED
 from scripts.engines.checkpoint import network_state, read, save_atomically
 from scripts.evaluation.label_maps import check_labels
 from scripts.evaluation.pair_report import LabeledPair, pair_seed
-from scripts.evaluation.results import PathLike, write_atomically
+from scripts.evaluation.results import PathLike
 from scripts.evaluation.table import to_json
 from scripts.evaluation.temperature import SCORES, RibbonSamples, Setting, choose, score_choice
 from scripts.gaussian import StructuredGaussian
 from scripts.inference.chunks import CHUNK
 from scripts.inference.proposals import redraw, spread_of, weigh_proposals
+from scripts.io.atomic import write_text
 from scripts.networks.layout import ProposalLayout
 from scripts.networks.weight_scale import calibrated_temperature, trained_scale
 from scripts.registration.target import Target
@@ -191,8 +192,8 @@ class Calibration:
         writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows[1:])
-        write_atomically(self.folder / "calibration.csv", text.getvalue())
-        write_atomically(self.folder / "calibration.json", to_json(report))
+        write_text(self.folder / "calibration.csv", text.getvalue())
+        write_text(self.folder / "calibration.json", to_json(report))
         print(f"\n{'':8}{'T':>7}{'sigma':>11}{'AUSE_label':>12}{'ECE':>9}{'entropy':>9}{'ESS':>8}")
         marks = ["before", *("fitted" if row is report["after"] else "" for row in rows[1:])]
         for mark, row in zip(marks, rows, strict=True):

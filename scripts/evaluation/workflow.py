@@ -19,16 +19,19 @@ from torch.utils.data import Dataset
 from tqdm import tqdm
 
 from scripts.data.labels import SCORED
+from scripts.data.samplers import ShardSampler
 from scripts.evaluation.figures import draw_figures
 from scripts.evaluation.label_maps import check_labels
 from scripts.evaluation.pair_report import LabeledPair, evaluate_fields, evaluate_pair, pair_seed
 from scripts.evaluation.pair_result import PairResult
-from scripts.evaluation.results import PathLike, ResultStore
+from scripts.evaluation.results import PathLike
+from scripts.evaluation.shared_results import SharedStore
 from scripts.evaluation.table import Summary, format_tables, summarize_results, to_json
 from scripts.inference.chunks import CHUNK
 from scripts.io.atomic import write_text
 from scripts.networks.layout import ProposalLayout
 from scripts.networks.weight_scale import calibrated_temperature, trained_scale
+from scripts.processes import Processes
 from scripts.registration.target import Target
 
 logger = logging.getLogger(__name__)
@@ -39,10 +42,11 @@ class ResultHandler:
 
     Args:
         store: where results go.
+        pairs: how many there are for all processes together.
     """
 
-    def __init__(self, store: ResultStore) -> None:
-        self.store = store
+    def __init__(self, store: SharedStore, pairs: int) -> None:
+        self.store, self.pairs = store, pairs
 
     def attach(self, engine: Engine) -> None:
         """Register at the end of every iteration and of the epoch."""
@@ -50,12 +54,12 @@ class ResultHandler:
         engine.add_event_handler(Events.EPOCH_COMPLETED, self.epoch_completed)
 
     def iteration_completed(self, engine: Engine) -> None:
-        """File the pair, if there is one."""
-        if isinstance(engine.state.output, PairResult):
-            self.store.add(engine.state.output)
+        """File the pair, if there is a new one."""
+        self.store.add(engine.state.output if isinstance(engine.state.output, PairResult) else None)
 
     def epoch_completed(self, engine: Engine) -> None:
         """Means over all pairs, for MONAI's other handlers."""
+        self.store.finish(self.pairs)
         if len(self.store):
             scores = summarize_results(self.store.results)["structures"]
             engine.state.metrics.update({name: values["mean"] for name, values in scores.items()})
@@ -70,7 +74,7 @@ class ProgressHandler:
         enabled: False for no bar.
     """
 
-    def __init__(self, store: ResultStore, total: int | None, enabled: bool = True) -> None:
+    def __init__(self, store: SharedStore, total: int | None, enabled: bool = True) -> None:
         self.store, self.total, self.enabled = store, total, enabled
         self._bar: tqdm | None = None
         self._sum, self._count = 0.0, 0
@@ -112,9 +116,9 @@ class Evaluation(Evaluator):
     """Evaluate a model on pairs with label maps: results, tables and figures in ``output_dir``.
 
     Pairs that the folder already holds are not computed again, so an interrupted run is simply started again; the
-    summary is that of all pairs in the folder. Results of other settings or other weights are refused. Each pair has a
-    seed of its own, made of its scans' names: its result depends neither on the order of the pairs nor on
-    interruptions.
+    summary is that of all pairs in the folder. Results of other settings or other weights are refused. Several
+    processes divide the pairs among them. Each pair has a seed of its own, made of its scans' names: its result depends
+    neither on the order of the pairs nor on interruptions.
 
     Args:
         network: from [1, 2, X, Y, Z] (moving, fixed) to raw parameters; or several deterministic ones, an ensemble.
@@ -177,20 +181,26 @@ class Evaluation(Evaluator):
         if not networks or (len(networks) > 1 and not layout.deterministic):
             raise ValueError(f"expected one network, or deterministic ones as an ensemble, got {len(networks)}")
         device = torch.device(device) if device is not None else next(networks[0].parameters()).device
+        processes = Processes.current()
         if not isinstance(dataset, TorchDataLoader):
-            dataset = DataLoader(dataset, batch_size=1, shuffle=False, num_workers=num_workers)
+            shard = ShardSampler(dataset)  # type: ignore[arg-type]
+            dataset = DataLoader(dataset, batch_size=1, sampler=shard, num_workers=num_workers)
+        elif processes.size > 1:
+            raise ValueError("several processes divide a dataset among them, got a loader instead")
         self.networks = nn.ModuleList(networks).to(device)
         self.layout, self.target = layout, target.to(device)
         self.labels, self.name = check_labels(SCORED if labels is None else labels), name
         self.num_proposals, self.num_samples, self.temperature = num_proposals, num_samples, temperature
         self.calibrated, self.scale, self.seed, self.radius, self.chunk = calibrated, scale, seed, radius, chunk
         self.voxel_mm, self.figures = voxel_mm, figures
-        self.store = ResultStore(output_dir, resume)
+        self.store = SharedStore(output_dir, resume, processes)
+        count = len(dataset.dataset)  # type: ignore[arg-type]
         self._scale: float | None = None
         # MONAI's engine: iterations call `_iteration`, whose result becomes `state.output`.
         super().__init__(device=device, val_data_loader=dataset, val_handlers=val_handlers, decollate=False)
         self.add_event_handler(Events.STARTED, self._start)
-        ResultHandler(self.store).attach(self)
+        ResultHandler(self.store, count).attach(self)
+        progress = progress and processes.is_first
         self._progress = ProgressHandler(self.store, self.state.epoch_length, progress)
         self._progress.attach(self)
 
@@ -209,6 +219,8 @@ class Evaluation(Evaluator):
             self._progress.close()
         folder = self.store.folder
         summary = summarize_results(self.store.results)
+        if not self.store.processes.is_first:
+            return summary
         tables = format_tables({self.name: summary})
         write_text(folder / "summary.json", to_json(summary))
         write_text(folder / "tables.txt", tables + "\n")

@@ -19,8 +19,9 @@ _GAMMA = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
 _MASK_64 = (1 << 64) - 1
-_BLOCK = 1 << 20
-"""Numbers made at a time; keeps the integers of the hash small beside the result."""
+_BLOCK, _GPU_BLOCK = 1 << 20, 1 << 23
+"""Pairs of numbers made at a time; keeps the integers of the hash small beside the result. More on a GPU, where every
+step of the way is a kernel to be launched."""
 
 
 def _signed(value: int) -> int:
@@ -82,20 +83,28 @@ def standard_normal(
     if fast is not None:
         fast.fill(out, states)
         return out.reshape(len(indices), *shape)
-    for row, state in enumerate(states):
-        for start in range(0, pairs, _BLOCK):
-            stop = min(start + _BLOCK, pairs)
-            counter = torch.arange(start + 1, stop + 1, device=device, dtype=torch.int64)
-            _fill(out[row, 2 * start : 2 * stop], counter * _signed(_GAMMA) + _signed(state))
+    rows = torch.empty((len(indices), 1), device=device, dtype=torch.int64)
+    for row, state in zip(rows, states, strict=True):
+        row.fill_(_signed(state))  # not copied from the host: a GPU would be waited for
+    length = max((_BLOCK if out.device.type == "cpu" else _GPU_BLOCK) // max(len(indices), 1), 1)
+    for start in range(0, pairs, length):
+        stop = min(start + length, pairs)
+        counter = torch.arange(start + 1, stop + 1, device=device, dtype=torch.int64)
+        _fill(out[:, 2 * start : 2 * stop], counter * _signed(_GAMMA) + rows)
     return out.reshape(len(indices), *shape)
 
 
 def _fill(out: Tensor, counter: Tensor) -> None:
-    """Box-Muller: the two halves of each hash give a radius and an angle, these a pair of normal numbers."""
+    """Box-Muller: the two halves of each hash give a radius and an angle, these a pair of normal numbers.
+
+    Args:
+        out: shape (N, n), to be filled.
+        counter: shape (N, n/2 rounded up).
+    """
     bits = _hash(counter)
     # (0, 1]: the radius stays finite, and reaches 6.6 standard deviations.
     first = (_shift_right(bits, 32) + 1).to(torch.float64).mul_(2.0**-32).to(out.dtype)
     angle = (bits & 0xFFFFFFFF).to(torch.float64).mul_(2.0 * math.pi * 2.0**-32).to(out.dtype)
     radius = first.log_().mul_(-2.0).sqrt_()
-    pair = torch.stack([radius * angle.cos(), radius * angle.sin()], dim=1).reshape(-1)
-    out.copy_(pair[: out.numel()])
+    pair = torch.stack([radius * angle.cos(), radius * angle.sin()], dim=2).flatten(1)
+    out.copy_(pair[:, : out.shape[1]])

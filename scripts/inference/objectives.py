@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import math
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,10 +18,11 @@ from scripts.gaussian import StructuredGaussian
 from scripts.gaussian.errors import ShapeError
 from scripts.gaussian.noise import fold
 from scripts.inference.chunks import CHUNK
-from scripts.inference.proposals import weigh_proposals
+from scripts.inference.proposals import Weighted, weigh_proposals
 from scripts.inference.weights import effective_sample_size, normalize, resample
 from scripts.networks.layout import ProposalLayout
 from scripts.networks.weight_scale import WeightScale
+from scripts.processes import ALONE, Processes
 from scripts.registration.target import Pair, Target
 
 
@@ -62,6 +64,7 @@ class Objective(nn.Module, abc.ABC):
         seed: int,
         mask: Tensor | None = None,
         labels: tuple[Tensor, Tensor] | None = None,
+        processes: Processes = ALONE,
     ) -> Outcome:
         """Loss per field voxel, mean over the batch.
 
@@ -72,6 +75,8 @@ class Objective(nn.Module, abc.ABC):
             seed: of this step's noise.
             mask: optional weights of the fixed image's voxels, the same shape.
             labels: label maps of the moving and the fixed image, the same shape; used if the target has an overlap.
+            processes: those that share the step's batch; each pair draws the noise of its place in the whole batch, so
+                that w processes with B pairs do what one does with w · B.
 
         Raises:
             ShapeError: for shapes that do not fit each other.
@@ -87,13 +92,21 @@ class Objective(nn.Module, abc.ABC):
             per_voxel = off_diagonals.square().sum(dim=1).mean(dtype=torch.float64)
             total = total + self.off_diagonal_penalty * per_voxel
         figures: dict[str, float] = {}
-        pairs = self.target.prepare(moving, fixed, mask, labels, seed)
-        for b, pair in enumerate(pairs):
-            objective, watched = self.per_pair(raw[b : b + 1], pair, fold(seed, b))
+        seeds = [fold(seed, processes.place(b)) for b in range(raw.shape[0])]
+        pairs = self.target.prepare(moving, fixed, mask, labels, seeds)
+        for objective, watched in self.per_batch(raw, pairs, seeds, processes):
             total = total - objective / (voxels * len(pairs))
             for name, value in watched.items():
                 figures[name] = figures.get(name, 0.0) + float(value) / len(pairs)
         return Outcome(total, figures)
+
+    def per_batch(
+        self, raw: Tensor, pairs: Sequence[Pair], seeds: Sequence[int], processes: Processes
+    ) -> Iterator[tuple[Tensor, dict[str, Tensor | float]]]:
+        """`per_pair` of each pair; raw has shape [B, C, x, y, z]."""
+        del processes  # nothing is shared but by objectives that say so
+        for b, (pair, seed) in enumerate(zip(pairs, seeds, strict=True)):
+            yield self.per_pair(raw[b : b + 1], pair, seed)
 
     @abc.abstractmethod
     def per_pair(self, raw: Tensor, pair: Pair, seed: int) -> tuple[Tensor, dict[str, Tensor | float]]:
@@ -157,7 +170,7 @@ class ImportanceObjective(Objective):
         log_weights = likelihood + prior - gaussian.log_prob_from_noise(noise)[:, 0]
         bound = torch.logsumexp(log_weights, dim=0) - math.log(self.num_samples)
         figures = {"log_likelihood": likelihood.mean(), "log_prior": prior.mean(), **_spread(z)}
-        figures["ess"] = effective_sample_size(normalize(log_weights.detach())) / self.num_samples
+        figures["ess"] = effective_sample_size(normalize(log_weights.detach().cpu())) / self.num_samples
         return bound, _detached(figures)
 
 
@@ -201,12 +214,32 @@ class SIRObjective(Objective):
         self.proposal_density = proposal_density
         self.chunk = chunk
 
+    def per_batch(
+        self, raw: Tensor, pairs: Sequence[Pair], seeds: Sequence[int], processes: Processes
+    ) -> Iterator[tuple[Tensor, dict[str, Tensor | float]]]:
+        """Weigh the proposals of all pairs, let σ_α take them in, then choose and redraw for each pair."""
+        with torch.no_grad():
+            weighted = [
+                weigh_proposals(
+                    self.gaussian(raw[b : b + 1].detach()), self.target, pair, self.num_proposals, seeds[b], self.chunk
+                )
+                for b, pair in enumerate(pairs)
+            ]
+            scale = self.scale.update(torch.stack([w.log_weights for w in weighted], dim=1), processes)
+        for b, pair in enumerate(pairs):
+            yield self._resampled(raw[b : b + 1], pair, weighted[b], scale)
+
     def per_pair(self, raw: Tensor, pair: Pair, seed: int) -> tuple[Tensor, dict[str, Tensor | float]]:
         """See `Objective.per_pair`."""
+        return next(self.per_batch(raw, [pair], [seed], ALONE))
+
+    def _resampled(
+        self, raw: Tensor, pair: Pair, weighted: Weighted, scale: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor | float]]:
+        """What the resampled proposals give, redrawn with gradients."""
+        seed = weighted.seed
         with torch.no_grad():
-            frozen = self.gaussian(raw.detach())
-            weighted = weigh_proposals(frozen, self.target, pair, self.num_proposals, seed, self.chunk)
-            weights = normalize(weighted.log_weights, self.temperature, self.scale.update(weighted.log_weights))
+            weights = normalize(weighted.log_weights, self.temperature, scale)
             generator = torch.Generator(device=weights.device).manual_seed(seed)
             chosen = resample(weights, self.num_resampled, generator).tolist()
         gaussian = self.gaussian(raw)

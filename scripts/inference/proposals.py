@@ -16,7 +16,7 @@ from scripts.registration.target import Pair, Target
 
 
 class Weighted(NamedTuple):
-    """Log-densities of N proposals of one pair, float64, shape (N,) each; sample i of the seed is proposal i."""
+    """Log-densities of N proposals of one pair, float64 on the CPU, (N,) each; sample i of the seed is proposal i."""
 
     log_likelihood: Tensor
     log_prior: Tensor
@@ -69,7 +69,8 @@ def weigh_proposals(
         parts.append(part)
         if progress is not None:
             progress(indices.stop)
-    likelihood, prior, proposal = torch.cat(parts, dim=1)
+    # The one thing that a GPU hands over: from here on, everything is about a few hundred numbers.
+    likelihood, prior, proposal = torch.cat(parts, dim=1).cpu()
     return Weighted(likelihood, prior, proposal, seed)
 
 

@@ -25,6 +25,9 @@ class ProposalNetwork(nn.Module):
     Args:
         layout: what the output's channels mean; see `ProposalLayout`.
         backbone: a feature extractor such as `UNetBackbone` or `MonaiBackbone`; None for the paper's U-Net.
+        amp: compute the backbone's features in bfloat16 (which needs no scaling of gradients). The heads, and so
+            displacements and densities, stay in full precision.
+        compile: backend of `torch.compile` for the backbone (`inductor`); None leaves it as it is.
         mean_gain: scale of the mean head's initial weights; small, so that training starts at the identity.
         stencil_gain: the same for L; small, so that it starts at the layout's initial standard deviation.
         factor_gain: the same for R. Larger: R grows slowly, and the gain of SIR comes with it.
@@ -38,6 +41,8 @@ class ProposalNetwork(nn.Module):
         self,
         layout: ProposalLayout,
         backbone: nn.Module | None = None,
+        amp: bool = False,
+        compile: str | None = None,
         mean_gain: float = 0.01,
         stencil_gain: float = 0.05,
         factor_gain: float = 0.5,
@@ -48,6 +53,9 @@ class ProposalNetwork(nn.Module):
             raise ValueError(f"factor_level must be 'half' or 'quarter', got {factor_level!r}")
         self.layout = layout
         self.backbone = backbone if backbone is not None else UNetBackbone()
+        if compile is not None:
+            self.backbone.compile(backend=compile)  # in place: the weights keep their names
+        self.amp = amp
         self.weight_scale = WeightScale()  # set by the SIR objective, used at inference
         half, quarter = self.backbone.out_channels  # type: ignore[misc]
         self.mean_head = _head(half, CHANNELS, mean_gain)
@@ -64,6 +72,13 @@ class ProposalNetwork(nn.Module):
         """Image sizes must be multiples of this."""
         return int(self.backbone.stride)  # type: ignore[arg-type]
 
+    def _features(self, pair: Tensor) -> tuple[Tensor, Tensor]:
+        if not self.amp:
+            return self.backbone(pair)
+        with torch.autocast(pair.device.type, torch.bfloat16):
+            half, quarter = self.backbone(pair)
+        return half.to(pair.dtype), quarter.to(pair.dtype)
+
     def forward(self, pair: Tensor) -> Tensor:
         """Raw parameters.
 
@@ -78,7 +93,7 @@ class ProposalNetwork(nn.Module):
         """
         if pair.ndim != 5 or pair.shape[1] != 2 or any(size % self.stride for size in pair.shape[2:]):
             raise ShapeError("the image pair", f"(B, 2, X, Y, Z) with X, Y, Z multiples of {self.stride}", pair.shape)
-        half, quarter = self.backbone(pair)
+        half, quarter = self._features(pair)
         parts = [self.mean_head(half)]
         if self.stencil_head is not None:
             parts.append(self.stencil_head(half))

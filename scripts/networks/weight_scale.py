@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from scripts.processes import ALONE, Processes
+
 
 class WeightScale(nn.Module):
     """σ_α: the running spread of log-weights that makes a temperature mean the same for all pairs (decision 10).
@@ -30,13 +32,17 @@ class WeightScale(nn.Module):
             self.register_buffer(name, torch.full((), math.nan, dtype=torch.float64))
 
     @torch.no_grad()
-    def update(self, log_weights: Tensor) -> Tensor:
-        """Take in the log-weights of a pair, shape (N,); returns the new σ_α, shape ().
+    def update(self, log_weights: Tensor, processes: Processes = ALONE) -> Tensor:
+        """Take in the log-weights of a step; returns the new σ_α, shape ().
 
         Log-weights with NaN or infinite ones among them change nothing, so that they cannot get into a checkpoint. As
         long as nothing has varied yet, 1 is returned.
+
+        Args:
+            log_weights: of one pair, shape (N,), or of B pairs, shape (N, B), whose mean spread counts.
+            processes: those that share the step's pairs: the mean is over all of theirs, and σ_α stays the same in all.
         """
-        spread = log_weights.std()
+        spread = processes.mean(log_weights.double().std(dim=0).mean()).to(self.value.device)
         known = self.value > 0  # NaN is not
         average = torch.where(known, self.decay * self.value + (1 - self.decay) * spread, spread)
         self.value.copy_(torch.where(average.isfinite() & (average > 0), average, self.value))

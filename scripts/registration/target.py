@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from scripts.gaussian.noise import fold
 from scripts.registration.errors import ShapeError, check_volume
 from scripts.registration.one_pass import OnePass, serves
 from scripts.registration.overlap import OverlapLikelihood
@@ -71,7 +70,7 @@ class Target(nn.Module):
         fixed: Tensor,
         mask: Tensor | None = None,
         labels: tuple[Tensor, Tensor] | None = None,
-        seed: int = 0,
+        seeds: Sequence[int] | None = None,
     ) -> list[Pair]:
         """Precompute what all fields of a pair share.
 
@@ -80,7 +79,7 @@ class Target(nn.Module):
             fixed: the same shape.
             mask: optional weights of the fixed image's voxels, the same shape.
             labels: optional label maps of the moving and the fixed image, the same shape; for `overlap`.
-            seed: of the choice of structures.
+            seeds: B seeds of the choice of structures; None for 0, 1, …
 
         Returns:
             One `Pair` for each element of the batch: they have samples and weights of their own.
@@ -99,13 +98,14 @@ class Target(nn.Module):
             if partner is not None and partner.shape != moving.shape:
                 raise ShapeError(name, str(list(moving.shape)), partner.shape)
         pairs = []
+        seeds = range(moving.shape[0]) if seeds is None else seeds
         for b in range(moving.shape[0]):
             part = slice(b, b + 1)
             fixed_part = self.likelihood.precompute(fixed[part])  # type: ignore[operator]
             pair = Pair(moving[part], fixed_part, None if mask is None else mask[part], arranged=[])
             if self.overlap is not None and moving_label is not None and fixed_label is not None:
                 maps = (moving_label[part].as_subclass(Tensor), fixed_label[part].as_subclass(Tensor))
-                pair = pair._replace(labels=maps, structures=tuple(self.overlap.choose(fold(seed, b))))
+                pair = pair._replace(labels=maps, structures=tuple(self.overlap.choose(seeds[b])))
             pairs.append(pair)
         return pairs
 

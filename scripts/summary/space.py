@@ -9,6 +9,7 @@ work grid's, so the spline is evaluated at the file's own voxels, exactly and an
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -70,7 +71,7 @@ class PairSpace:
 
     def to_mm(self, vectors: Tensor) -> Tensor:
         """Vectors [N, 3, …] in work voxels to RAS mm."""
-        matrix = torch.as_tensor(self.work.affine[:3, :3], dtype=vectors.dtype, device=vectors.device)
+        matrix = _matrix(tuple(self.work.affine[:3, :3].ravel().tolist()), vectors.dtype, vectors.device)
         return torch.einsum("ij,nj...->ni...", matrix, vectors)
 
     def displacement_at(self, control_points: np.ndarray, points: np.ndarray) -> np.ndarray:
@@ -119,3 +120,10 @@ class PairSpace:
             indices = torch.arange(self.fixed.shape[axis], dtype=torch.float64)
             positions[work_axis] = matrix[work_axis, axis] * indices + matrix[work_axis, 3]
         return order, positions
+
+
+@functools.lru_cache(maxsize=4)
+def _matrix(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A 3x3 matrix; kept, because a copy to a GPU for every sample would make it wait."""
+    with torch.inference_mode(False):
+        return torch.tensor(values, dtype=dtype, device=device).reshape(3, 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from scripts.data.pair_input import FILE_KEYS
 from scripts.data.synthetic import synthesize_subject
 from scripts.io.grid import Grid
 from scripts.io.nifti import write_volume
+from scripts.processes import ALONE, Processes
 from scripts.workflows.options import given
 
 EXAMPLE_SEED = 2026
@@ -37,11 +39,15 @@ class PairFiles(Dataset):
         super().__init__(data=[], transform=transform)
         self.options = options
         self._listed = False
+        self.processes = ALONE
 
     def find(self) -> list[dict[str, Any]]:
-        """Make the list, once; raises what :func:`pair_list` raises."""
+        """Make the list, once, the same in all processes; raises what :func:`pair_list` raises."""
         if not self._listed:
-            self.data, self._listed = pair_list(**self.options), True
+            # One of several processes looks for them: the example is written while it does.
+            self.processes = Processes.current()
+            found = json.dumps(pair_list(**self.options)) if self.processes.is_first else ""
+            self.data, self._listed = json.loads(self.processes.from_first(found)), True
         return list(self.data)
 
 

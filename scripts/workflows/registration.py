@@ -48,7 +48,8 @@ class Registration(Evaluator):
     """Registers the pairs of a dataset; a MONAI evaluator whose iterations are pairs.
 
     A pair that fails does not keep the others from being done: failures are listed at the end, and the exit code says
-    that there were any.
+    that there were any. Several processes divide the pairs among them; each files its own pairs' folders, the first
+    one writes the table and speaks to the user.
 
     Args:
         network: the trained network's architecture.
@@ -110,13 +111,19 @@ class Registration(Evaluator):
         """
         with one_line_errors(self.debug):
             self._start()
-            self._bar = tqdm(total=self.count, desc="pairs", disable=self.count == 1, leave=True)
+            processes = self.pairs.processes
+            share, first = processes.share(self.count), processes.is_first
+            self.data_loader, self.state.epoch_length = share, len(share)
+            self._bar = tqdm(total=len(share), desc="pairs", disable=self.count == 1 or not first, leave=True)
             try:
-                super().run(global_epoch)
+                if share:
+                    super().run(global_epoch)
             finally:
                 self._bar.close()
+            self._join()
             self._write_table()
-        self._say_where()
+        if first:
+            self._say_where()
         if self.failures:
             raise SystemExit(1)
         return self.finished
@@ -193,6 +200,14 @@ class Registration(Evaluator):
         row = {"name": files["name"], "status": "done", **{key: figures.get(key) for key in _TABLE}}
         return {**row, "seconds": round(time.perf_counter() - start, 1)}
 
+    def _join(self) -> None:
+        """What all processes did, in the order of the list."""
+        order = {files["name"]: number for number, files in enumerate(self.pairs.data)}
+        told = [json.loads(text) for text in self.pairs.processes.gather(json.dumps([self.finished, self.failures]))]
+        self.finished = sorted((row for done, _ in told for row in done), key=lambda row: order[row["name"]])
+        failures = sorted(((name, why) for _, failed in told for name, why in failed), key=lambda f: order[f[0]])
+        self.failures = failures
+
     def _advance(self, engine: Engine) -> None:
         del engine
         if self._bar is not None:
@@ -200,7 +215,7 @@ class Registration(Evaluator):
 
     def _write_table(self) -> None:
         """`registrations.csv`: a row for each pair, failures included; only for several pairs."""
-        if self.count < 2:
+        if self.count < 2 or not self.pairs.processes.is_first:
             return
         rows = [*self.finished, *({"name": name, "status": f"failed: {why}"} for name, why in self.failures)]
         columns = list(dict.fromkeys(key for row in rows for key in row))

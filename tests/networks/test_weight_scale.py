@@ -104,3 +104,9 @@ class TestInsideTheNetwork:
 def test_refuses_a_decay_that_is_none(decay):
     with pytest.raises(ValueError, match=rf"decay must be in \[0, 1\), got {decay}"):
         WeightScale(decay)
+
+
+def test_a_batch_counts_by_the_mean_of_its_spreads():
+    scale = WeightScale()
+    pairs = torch.tensor([[0.0, 0.0], [2.0, 4.0], [4.0, 8.0]])  # spreads 2 and 4
+    assert float(scale.update(pairs)) == pytest.approx(3.0)

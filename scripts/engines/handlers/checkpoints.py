@@ -12,8 +12,10 @@ import torch
 from ignite.engine import Events
 
 from scripts.engines.checkpoint import load_network, random_state, read, save_atomically, set_random_state
+from scripts.engines.distributed import check_agreement
 from scripts.engines.errors import CheckpointError
 from scripts.engines.updates import network_of
+from scripts.processes import Processes
 
 logger = logging.getLogger(__name__)
 LAST, BEST = "last.pt", "model.pt"
@@ -49,6 +51,11 @@ class Checkpoints:
     def attach(self, engine: Any) -> None:
         """Load now, before the engine runs; save after its epochs."""
         self._load(engine)
+        check_agreement(
+            "the iteration to go on from",
+            engine.state.iteration,
+            f"{self.path.parent} must be a folder that all machines see",
+        )
         engine.add_event_handler(Events.EPOCH_COMPLETED, self._after_epoch)
 
     def _load(self, engine: Any) -> None:
@@ -79,6 +86,8 @@ class Checkpoints:
     def _after_epoch(self, engine: Any) -> None:
         state = engine.state
         if state.epoch % self.every and state.epoch != state.max_epochs:
+            return
+        if not Processes.current().is_first:
             return
         content = {
             "network": network_of(self.network).state_dict(),
@@ -117,6 +126,7 @@ class BestModel:
         value = float(engine.state.metrics[self.metric])
         best = float(getattr(self.trainer.state, "best_validation", -math.inf))
         if value > best:
-            save_atomically(dict(network_of(self.network).state_dict()), self.path)
+            if Processes.current().is_first:
+                save_atomically(dict(network_of(self.network).state_dict()), self.path)
             self.trainer.state.best_validation = value
             logger.info("validation %s %.4f, the best so far, written to %s", self.metric, value, self.path)

@@ -6,11 +6,13 @@ import csv
 from pathlib import Path
 from typing import Any
 
+import torch
 from ignite.engine import Events
 from monai.utils.enums import CommonKeys as Keys
 from torch.utils.tensorboard import SummaryWriter
 
 from scripts.engines.updates import FIGURES
+from scripts.processes import Processes
 
 
 class FigureLog:
@@ -57,6 +59,8 @@ class FigureLog:
         self._write("validation", {**metrics, **self._validation.take()})
 
     def _write(self, name: str, values: dict[str, float]) -> None:
+        if not Processes.current().is_first:
+            return
         state = self.trainer.state
         if self.writer is not None:
             for key, value in values.items():
@@ -66,7 +70,7 @@ class FigureLog:
 
 
 class _Means:
-    """Means of named figures since the last `take`."""
+    """Means of named figures since the last `take`, over all processes; they take at the same time."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
@@ -78,9 +82,11 @@ class _Means:
             self._counts[name] = self._counts.get(name, 0) + 1
 
     def take(self) -> dict[str, float]:
-        means = {name: self._sums[name] / self._counts[name] for name in self._sums}
+        names = sorted(self._sums)
+        values = torch.tensor([[self._sums[n] for n in names], [self._counts[n] for n in names]], dtype=torch.float64)
+        sums, counts = Processes.current().mean(values).tolist()
         self._sums, self._counts = {}, {}
-        return means
+        return {name: total / count for name, total, count in zip(names, sums, counts, strict=True)}
 
 
 def append_row(path: Path, row: dict[str, Any]) -> None:

@@ -14,6 +14,8 @@ from monai.utils.enums import CommonKeys as Keys
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
+from scripts.processes import Processes
+
 
 class Pictures:
     """Shows the first pair of each validation.
@@ -34,6 +36,8 @@ class Pictures:
         self.evaluator.add_event_handler(Events.ITERATION_COMPLETED(once=1), self._show)
 
     def _show(self, engine: Any) -> None:
+        if not Processes.current().is_first:
+            return
         figure = draw(engine.state.output)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(self.path, dpi=90)

@@ -10,6 +10,7 @@ from monai.utils.enums import CommonKeys as Keys
 from tqdm import tqdm
 
 from scripts.engines.updates import FIGURES
+from scripts.processes import Processes
 
 
 class Progress:
@@ -17,7 +18,7 @@ class Progress:
 
     Args:
         decay: of the running averages shown.
-        disable: no bar (other processes than the first); None also leaves it out where there is no terminal.
+        disable: no bar; None leaves it out where there is no terminal. Only the first of several processes has one.
     """
 
     def __init__(self, decay: float = 0.95, disable: bool | None = False) -> None:
@@ -38,7 +39,7 @@ class Progress:
             total=total or None,
             initial=engine.state.iteration,
             desc="training",
-            disable=self.disable,
+            disable=self.disable if Processes.current().is_first else True,
             dynamic_ncols=True,
             file=sys.stderr,
         )

@@ -19,8 +19,9 @@ from scripts.gaussian.stencil import CHANNELS, PRECEDING, WITHIN, Stencil
 
 class _Schedule(NamedTuple):
     order: Tensor  # (V,) int64: voxels sorted by wavefront
-    sizes: tuple[int, ...]  # voxels in each wavefront
-    neighbors: Tensor  # (V, 13) int64: preceding neighbors of order[·]; V stands for "outside"
+    place: Tensor  # (V,) int64: where each voxel is in that order
+    bounds: tuple[tuple[int, int], ...]  # of each wavefront in that order
+    neighbors: Tensor  # (V, 13) int64: places of the preceding neighbors of order[·]; V stands for "outside"
     followers: Tensor  # (V, 13) int64: the same for the neighbors that follow
 
 
@@ -31,7 +32,11 @@ def _schedule(grid: tuple[int, int, int], device: torch.device) -> _Schedule:
     i, j, k = torch.meshgrid(*(torch.arange(n, dtype=torch.int64) for n in grid), indexing="ij")
     front = (4 * i + 2 * j + k).reshape(-1)
     order = torch.argsort(front, stable=True)
-    sizes = tuple(size for size in torch.bincount(front).tolist() if size)
+    place = torch.empty_like(order)
+    place[order] = torch.arange(voxels)
+    sizes = [size for size in torch.bincount(front).tolist() if size]
+    bounds = tuple(itertools.pairwise(itertools.accumulate(sizes, initial=0)))
+    places = torch.cat([place, torch.tensor([voxels])])
 
     def index(sign: int) -> Tensor:
         columns = []
@@ -39,70 +44,66 @@ def _schedule(grid: tuple[int, int, int], device: torch.device) -> _Schedule:
             a, b, c = i + sign * di, j + sign * dj, k + sign * dk
             inside = (a >= 0) & (a < nx) & (b >= 0) & (b < ny) & (c >= 0) & (c < nz)
             columns.append(torch.where(inside, (a * ny + b) * nz + c, voxels).reshape(-1))
-        return torch.stack(columns, dim=1)[order]
+        return places[torch.stack(columns, dim=1)[order]]
 
-    return _Schedule(order.to(device), sizes, index(1).to(device), index(-1).to(device))
+    return _Schedule(order.to(device), place.to(device), bounds, index(1).to(device), index(-1).to(device))
 
 
 class Packed(NamedTuple):
-    """Entries of L by voxel in wavefront order, M = 13 neighbors."""
+    """L by voxel in wavefront order, for x_v = P⁻¹ b_v − Σ_k (P⁻¹ A_k) x_k with the voxel's own block P."""
 
-    diagonal: Tensor  # (V, 3, B)
-    within: Tensor  # (V, 3, B), in the order of WITHIN
-    neighbors: Tensor  # (V, M, 3, B) or, all channels coupled, (V, M, 3 other, 3 own, B)
+    inverse: Tensor  # P⁻¹, (V·B, 3, 3)
+    weights: Tensor  # P⁻¹ A side by side for the 13 neighbors, (V·B, 3, 39)
 
 
 def pack(stencil: Stencil, entries: Tensor, transpose: bool) -> Packed:
     """Reorder L's entries by wavefront; `entries` has shape (B, C, X, Y, Z)."""
     batch, _, *grid = entries.shape
     schedule = _schedule((grid[0], grid[1], grid[2]), entries.device)
-    flat = entries.detach().reshape(batch, stencil.num_channels, -1).permute(2, 1, 0)  # (V, C, B)
+    flat = entries.detach().reshape(batch, stencil.num_channels, -1).permute(2, 0, 1)  # (V, B, C)
     own = flat[schedule.order]
-    pairs = own[:, CHANNELS + len(WITHIN) :]
+    first = CHANNELS + len(WITHIN)
     if transpose:
         # A column of L gathers each neighbor's entry from that follower; outside there is none.
-        padded = torch.cat([flat, torch.zeros_like(flat[:1])])[:, CHANNELS + len(WITHIN) :]
-        padded = padded.unflatten(1, (len(PRECEDING), stencil.couplings))
+        padded = torch.cat([own, torch.zeros_like(own[:1])])[..., first:]
+        padded = padded.unflatten(2, (len(PRECEDING), stencil.couplings))
         index = torch.arange(len(PRECEDING), device=entries.device)
-        pairs = padded[schedule.followers, index]  # (V, M, couplings, B)
+        pairs = padded.movedim(2, 1)[schedule.followers, index].movedim(1, 2)  # (V, B, 13, couplings)
     else:
-        pairs = pairs.unflatten(1, (len(PRECEDING), stencil.couplings))
+        pairs = own[..., first:].unflatten(2, (len(PRECEDING), stencil.couplings))
     if stencil.cross_channel == "full":
-        pairs = pairs.unflatten(2, (CHANNELS, CHANNELS))  # (row, col)
-        if not transpose:
-            pairs = pairs.transpose(2, 3)  # own channel last: the column of L for Lᵀ, its row for L
-    return Packed(own[:, :CHANNELS], own[:, CHANNELS : CHANNELS + len(WITHIN)], pairs)
+        blocks = pairs.unflatten(3, (CHANNELS, CHANNELS))  # (row, column)
+        blocks = blocks.mT if transpose else blocks
+    else:
+        blocks = torch.diag_embed(pairs)
+    blocks = blocks.movedim(3, 2).reshape(-1, CHANNELS, CHANNELS * len(PRECEDING))  # own channel, neighbor and its
+    inverse = _inverse_of_lower(own[..., :CHANNELS], own[..., CHANNELS:first]).reshape(-1, CHANNELS, CHANNELS)
+    inverse = (inverse.mT if transpose else inverse).contiguous()
+    return Packed(inverse, torch.bmm(inverse, blocks))
+
+
+def _inverse_of_lower(diagonal: Tensor, within: Tensor) -> Tensor:
+    """Inverses of lower triangular 3x3 blocks, (…, 3, 3), of diagonals (…, 3) and entries (…, 3) in WITHIN's order."""
+    (a, c, f), (b, d, e) = diagonal.unbind(-1), within.unbind(-1)
+    zero = torch.zeros_like(a)
+    rows = ((1 / a, zero, zero), (-b / (a * c), 1 / c, zero), ((b * e - c * d) / (a * c * f), -e / (c * f), 1 / f))
+    return torch.stack([torch.stack(row, dim=-1) for row in rows], dim=-2)
 
 
 def solve(stencil: Stencil, packed: Packed, x: Tensor, transpose: bool, overwrite: bool = False) -> Tensor:
     """L⁻ᵀx or L⁻¹x; shapes as in `numba_solve.solve`. `overwrite` has no effect here."""
-    del overwrite
+    del stencil, overwrite
     count, batch, _, *grid = x.shape
     schedule = _schedule((grid[0], grid[1], grid[2]), x.device)
     voxels = schedule.order.numel()
-    # Voxel-major working copy with one row of zeros for "outside".
-    work = x.new_zeros((voxels + 1, CHANNELS, batch, count))
-    work[:-1] = x.detach().reshape(count, batch, CHANNELS, voxels).permute(3, 2, 1, 0)
+    sides = x.detach().reshape(count, batch, CHANNELS, voxels).permute(3, 1, 2, 0)[schedule.order]  # (V, B, 3, N)
+    # In the order of the wavefronts, each of which is one piece of memory; one row of zeros for "outside".
+    work = x.new_zeros((voxels + 1, batch, CHANNELS, count))
+    work[:-1] = torch.bmm(packed.inverse, sides.reshape(-1, CHANNELS, count)).reshape(sides.shape)
     index = schedule.followers if transpose else schedule.neighbors
-    bounds = torch.tensor([0, *schedule.sizes]).cumsum(0).tolist()
-    steps = list(itertools.pairwise(bounds))
-    channels = (2, 1, 0) if transpose else (0, 1, 2)
-    for start, stop in reversed(steps) if transpose else steps:
-        here = schedule.order[start:stop]
-        others = work[index[start:stop]]  # (m, M, 3, B, N)
-        pairs = packed.neighbors[start:stop]
-        if stencil.cross_channel == "full":
-            known = torch.einsum("mkdcb,mkdbn->mcbn", pairs, others)
-        else:
-            known = torch.einsum("mkcb,mkcbn->mcbn", pairs, others)
-        right = work[here] - known
-        solved: dict[int, Tensor] = {}
-        for channel in channels:
-            value = right[:, channel]
-            for slot, (row, col) in enumerate(WITHIN):
-                other = col if row == channel else row
-                if channel in (row, col) and other in solved:
-                    value = value - packed.within[start:stop, slot, :, None] * solved[other]
-            solved[channel] = value / packed.diagonal[start:stop, channel, :, None]
-        work[here] = torch.stack([solved[channel] for channel in range(CHANNELS)], dim=1)
-    return work[:-1].permute(3, 2, 1, 0).reshape(x.shape).contiguous()
+    for start, stop in reversed(schedule.bounds) if transpose else schedule.bounds:
+        known = work[index[start:stop]].transpose(1, 2)  # (m, B, 13, 3, N)
+        known = known.reshape(-1, CHANNELS * len(PRECEDING), count)
+        here = work[start:stop].view(-1, CHANNELS, count)
+        here.baddbmm_(packed.weights[start * batch : stop * batch], known, alpha=-1)
+    return work[schedule.place].permute(3, 1, 2, 0).reshape(x.shape).contiguous()

@@ -1,0 +1,85 @@
+"""Results of an evaluation that several processes share: each computes some pairs, all know them, one writes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from scripts.evaluation.pair_result import PairResult
+from scripts.evaluation.results import PathLike, ResultsError, ResultStore
+from scripts.processes import Processes
+
+
+class SharedStore:
+    """A :class:`~scripts.evaluation.results.ResultStore` for several processes; alone, it is nothing but that.
+
+    Pair number k is computed by process k mod w. After each round of w pairs all processes meet in :meth:`add`, so that
+    results are filed in the order in which one process would have filed them.
+
+    Args:
+        folder: made if it does not exist; only the first process looks at it.
+        resume: go on with the pairs that the folder holds; otherwise they are deleted.
+        processes: those that share the evaluation.
+
+    Raises:
+        ResultsError: see :class:`~scripts.evaluation.results.ResultStore`.
+    """
+
+    def __init__(self, folder: PathLike, resume: bool = True, processes: Processes | None = None) -> None:
+        self.processes = Processes.current() if processes is None else processes
+        self.folder, self.rounds = Path(folder), 0
+        self._store = ResultStore(folder, resume) if self.processes.is_first else None
+        known = self.processes.from_first("" if self._store is None else _encode(self._store.results))
+        self.results = _decode(known) if self._store is None else self._store.results
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __contains__(self, names: tuple[str, str]) -> bool:
+        """Whether the pair (fixed, moving) is done."""
+        return any((result.fixed, result.moving) == tuple(names) for result in self.results)
+
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """See :meth:`~scripts.evaluation.results.ResultStore.check_settings`; all processes raise what the first does.
+
+        Raises:
+            ResultsError: when the folder holds results of other settings, or the processes have different ones.
+        """
+        text = json.dumps(settings, sort_keys=True)
+        if len(set(self.processes.gather(text))) > 1:
+            raise ResultsError("the processes have different settings or weights: start them with the same command")
+        problem = ""
+        if self._store is not None:
+            try:
+                self._store.check_settings(settings)
+            except ResultsError as error:
+                problem = str(error)
+        if problem := self.processes.from_first(problem):
+            raise ResultsError(problem)
+
+    def add(self, result: PairResult | None) -> None:
+        """Take in this process's result of the round, None for a pair that was done before; waits for the others."""
+        self.rounds += 1
+        texts = self.processes.gather(_encode([] if result is None else [result]))
+        for new in (part for text in texts for part in _decode(text)):
+            if self._store is not None:
+                self._store.add(new)
+            else:
+                self.results.append(new)
+
+    def finish(self, pairs: int) -> None:
+        """Wait for processes that have one more of `pairs` pairs to do than this one."""
+        while self.processes.size > 1 and self.rounds < -(-pairs // self.processes.size):
+            self.add(None)
+
+
+def _encode(results: list[PairResult]) -> str:
+    """As JSON; Python's has NaN, and numbers that are read back to the last bit."""
+    return json.dumps([asdict(result) for result in results])
+
+
+def _decode(text: str) -> list[PairResult]:
+    return [PairResult(**{**entry, "labels": tuple(entry["labels"])}) for entry in json.loads(text)]

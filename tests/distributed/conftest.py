@@ -1,0 +1,3 @@
+from tests.workflows.conftest import weights
+
+__all__ = ["weights"]
