@@ -41,6 +41,7 @@ EXPRESSIONS = {
     "$@bundle_root + '/models/model.pt'",
     "$@network_def.stride",
     "$@output_dir + '/example'",
+    "$@bundle_root + '/output/atlas'",
     "$@application.run()",
     "$0.5 ** 0.5",
     "$2 * 0.01 * 8 / 9",

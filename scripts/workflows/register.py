@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from scripts.alignment.checks import brain_mask
 from scripts.data.errors import DataError
 from scripts.evaluation.folds import fold_percentage
 from scripts.inference.chunks import chunk_that_fits
+from scripts.inference.inferer import ProposalInferer
 from scripts.inference.objectives import SIRObjective
 from scripts.inference.proposals import sample_posterior, spread_of
 from scripts.inference.refine import Parts, refine
 from scripts.io.grid import Grid
 from scripts.io.posterior_file import StoredPosterior, rounded
-from scripts.networks.weight_scale import trained_scale
 from scripts.registration.similarity import local_ncc
 from scripts.registration.warp import warp
 from scripts.summary.fields import FieldAccumulator, FieldSummary
@@ -30,6 +29,7 @@ from scripts.summary.labels import LabelAccumulator
 from scripts.summary.modes import are_distinct, find_modes
 from scripts.summary.result import Mode, RegistrationResult
 from scripts.summary.space import PairSpace
+from scripts.workflows.progress import progress_of
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Settings:
         refine_parts: `mean`, or `all` for L and R as well.
         num_modes: groups of samples to show; 0 for none.
         chunk: proposals in memory at a time; None for what fits.
-        progress: show progress bars.
+        progress: True for progress bars, `log` for lines in the log, False for silence.
     """
 
     num_proposals: int = 1200
@@ -56,7 +56,7 @@ class Settings:
     refine_parts: Parts = "mean"
     num_modes: int = 2
     chunk: int | None = None
-    progress: bool = True
+    progress: bool | Literal["log"] = True
 
     def __post_init__(self) -> None:
         if self.num_proposals < 2 or not self.num_samples >= 1:
@@ -110,6 +110,23 @@ def register_pair(
         The posterior, and what it says on the fixed file's grid.
     """
     clock = clock or Clock()
+    with clock("network"):
+        predicted = ProposalInferer()(item["image"][None].to(device), network)
+    return register_predicted(item, predicted, objective, settings, device, label_names, clock)
+
+
+@torch.no_grad()
+def register_predicted(
+    item: Mapping[str, Any],
+    predicted: Mapping[str, Tensor],
+    objective: SIRObjective,
+    settings: Settings,
+    device: torch.device,
+    label_names: Mapping[int, str] | None = None,
+    clock: Clock | None = None,
+) -> tuple[StoredPosterior, RegistrationResult]:
+    """The same from what the network says: `raw` and `scale` of :class:`~scripts.inference.inferer.ProposalInferer`."""
+    clock = clock or Clock()
     target, layout = objective.target, objective.layout
     if layout.deterministic:
         raise DataError("these weights predict a field without uncertainty; use a variant with a covariance")
@@ -123,11 +140,10 @@ def register_pair(
         int(target.transform.factor),  # type: ignore[arg-type]
     )
     space.check()
-    with clock("network"):
-        raw = network(torch.cat([moving, fixed], dim=1))
+    raw = predicted["raw"]
     gain = None
     if settings.refine_steps:
-        with clock("refinement"), _bar("refining", settings.refine_steps, settings.progress) as advance:
+        with clock("refinement"), progress_of("refining", settings.refine_steps, settings.progress) as advance:
             refined = refine(
                 raw, objective, moving, fixed, settings.refine_steps, parts=settings.refine_parts, mask=mask,
                 seed=settings.seed, progress=advance,
@@ -137,8 +153,9 @@ def register_pair(
     gaussian = layout.gaussian(raw)
     pair = target.prepare(moving, fixed, mask)[0]
     chunk = settings.chunk or chunk_that_fits(fixed[0, 0].numel(), device)
-    scale = trained_scale(network)
-    with clock("proposals"), _bar("proposals", settings.num_proposals, settings.progress) as advance:
+    trained = float(predicted["scale"][0, 0])
+    scale = trained if trained > 0 else None
+    with clock("proposals"), progress_of("proposals", settings.num_proposals, settings.progress) as advance:
         posterior = sample_posterior(
             gaussian, target, pair, num_proposals=settings.num_proposals, num_samples=settings.num_samples,
             temperature=settings.temperature, scale=scale, seed=settings.seed, chunk=chunk, progress=advance,
@@ -178,7 +195,7 @@ def _summarize(
     accumulator = FieldAccumulator(stored.space)
     samples: dict[int, tuple[int, Tensor]] = {}
     total = int(stored.posterior.resampled.unique().numel())
-    with _bar("summary", total, settings.progress) as advance:
+    with progress_of("summary", total, settings.progress) as advance:
         for index, count, points in stored.samples(chunk):
             samples[index] = (count, points)
             accumulator.add(points, count)
@@ -278,14 +295,3 @@ def _diagnostics(
     if gain is not None:
         out |= {"refine_steps": settings.refine_steps, "refine_gain_log_posterior": gain}
     return out
-
-
-@contextmanager
-def _bar(title: str, total: int, enabled: bool) -> Iterator[Callable[[int], None]]:
-    """A progress bar; called with the number done so far."""
-    with tqdm(total=total, desc=title, disable=not enabled, leave=False) as bar:
-
-        def advance(done: int) -> None:
-            bar.update(done - bar.n)
-
-        yield advance

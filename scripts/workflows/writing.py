@@ -21,11 +21,13 @@ from scripts.io.inverse import invert
 from scripts.io.itk import write_displacement, write_inverse_transform, write_transform
 from scripts.io.nifti import write_volume
 from scripts.io.posterior_file import StoredPosterior, save_posterior
+from scripts.report.color_table import write_color_table
 from scripts.report.page import write_report
 from scripts.summary.labels import write_volumes
 from scripts.summary.result import RegistrationResult
 
 DIAGNOSTICS = "diagnostics.json"
+COLORS = "labels.ctbl"
 
 
 @contextmanager
@@ -123,6 +125,7 @@ def write_result(
         volume("label_probability.nii.gz", result.labels.probability)
         volume("label_entropy.nii.gz", result.labels.entropy, "nats")
         write_volumes(result.labels.volumes, folder / "volumes.csv")
+        write_color_table(result.labels.volumes, folder / COLORS)
     for number, mode in enumerate(result.modes, start=1):
         volume(f"modes/mode{number}_warped.nii.gz", mode.warped)
         write_transform(folder / "modes" / f"mode{number}_transform.h5", mode.displacement, grid, alignment)

@@ -1,0 +1,130 @@
+"""Registers pairs for the app: one at a time, by the bundle's own `run inference`, and not twice."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from monai.bundle import ConfigParser
+
+from bundle.monailabel.errors import unprocessable
+from bundle.monailabel.studies import Scan
+from scripts.workflows.errors import EXPECTED, describe
+from scripts.workflows.writing import DIAGNOSTICS, write_json
+
+logger = logging.getLogger(__name__)
+
+_REQUEST = "request.json"
+
+
+class Registrations:
+    """Results of registrations, made when they are first asked for.
+
+    A result is used again as long as its files and options are the same: asking for the uncertainty after the labels
+    costs nothing. Requests that come at the same time wait for each other.
+
+    Args:
+        root: the bundle's folder.
+        overrides: more settings of `configs/inference.json`.
+    """
+
+    def __init__(self, root: Path, overrides: Mapping[str, Any] | None = None) -> None:
+        self.root, self.overrides = root, dict(overrides or {})
+        self._queue = threading.Lock()
+
+    def get(
+        self, fixed: Scan, moving: Scan, label: Path | None, options: Mapping[str, Any], device: str, parent: Path
+    ) -> Path:
+        """The folder with the result of a pair.
+
+        Args:
+            fixed: the image to register to.
+            moving: the image that moves.
+            label: its label map.
+            options: see :mod:`bundle.monailabel.options`.
+            device: where to compute.
+            parent: the result's folder is made in it.
+
+        Raises:
+            HTTPException: 422 with the reason, when the pair cannot be registered.
+        """
+        pair = f"{moving.name} to {fixed.name}"
+        if self._queue.locked():
+            logger.info("%s: waiting for another registration", pair)
+        with self._queue:
+            wanted = self._description(fixed, moving, label, options)
+            for folder in parent.glob("*__to__*") if parent.is_dir() else ():
+                if _read(folder / _REQUEST) == wanted:
+                    logger.info("%s: registered before, in %s", pair, folder)
+                    return folder
+            logger.info("%s: registering on %s with %s", pair, device, dict(options))
+            start = time.perf_counter()
+            folder = self._register(fixed, moving, label, options, device, parent)
+            write_json(wanted, folder / _REQUEST)
+            logger.info("%s: done in %.1f s, in %s", pair, time.perf_counter() - start, folder)
+            return folder
+
+    def _register(
+        self, fixed: Scan, moving: Scan, label: Path | None, options: Mapping[str, Any], device: str, parent: Path
+    ) -> Path:
+        parser = ConfigParser()
+        parser.read_config(str(self.root / "configs" / "inference.json"))
+        keys = ("num_proposals", "num_samples", "seed", "align", "refine_steps")
+        settings = {
+            **self.overrides,
+            **{key: options[key] for key in keys},
+            "bundle_root": str(self.root),
+            "output_dir": str(parent),
+            "fixed": str(fixed.path),
+            "moving": str(moving.path),
+            "moving_label": None if label is None else str(label),
+            "debug": True,
+            "evaluator::settings::progress": "log",
+        }
+        for key, value in settings.items():
+            parser[key] = value
+        parser["device"] = torch.device(device)
+        try:
+            rows = parser.get_parsed_content("evaluator").run()
+        except EXPECTED as error:
+            logger.warning("%s to %s: %s", moving.name, fixed.name, describe(error))
+            raise unprocessable(describe(error)) from error
+        return parent / str(rows[0]["name"])
+
+    def _description(
+        self, fixed: Scan, moving: Scan, label: Path | None, options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """What a result depends on, as plain JSON."""
+        files = [self.root / "models" / "model.pt", fixed.path, moving.path, *([] if label is None else [label])]
+        stamps = {str(path): [path.stat().st_size, path.stat().st_mtime_ns] for path in files if path.is_file()}
+        names = ("num_proposals", "num_samples", "seed", "align", "refine_steps")
+        described = {"files": stamps, "options": {name: options[name] for name in names}, "overrides": self.overrides}
+        return json.loads(json.dumps(described))
+
+
+def figures_in(folder: Path) -> dict[str, Any]:
+    """A result's figures for the answer: the judgement, volumes with intervals, diagnostics."""
+    diagnostics = _read(folder / DIAGNOSTICS) or {}
+    keys = ("judgement", "ess", "khat", "largest_weight", "num_proposals", "num_samples", "seed", "alignment")
+    keys += ("ncc_before", "ncc_after", "fold_percent", "std_mean_mm", "std_95_mm", "moving", "fixed", "warnings")
+    volumes: list[dict[str, Any]] = []
+    if (folder / "volumes.csv").is_file():
+        with (folder / "volumes.csv").open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                figures = {key: float(row[key]) for key in ("volume_mm3", "lower_95_mm3", "upper_95_mm3")}
+                volumes.append({"label": int(row["label"]), "name": row["name"], **figures})
+    return {**{key: diagnostics.get(key) for key in keys}, "volumes": volumes}
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
