@@ -61,7 +61,7 @@ class AtlasPaird(Transform):
             raise DataError("an atlas is an image and its labels: give both atlas and atlas_labels, or neither")
         try:
             return example_atlas(self.example_dir)
-        except OSError:
+        except DataError:
             return example_atlas(Path(tempfile.gettempdir()) / "structured_sir_atlas")
 
 
