@@ -62,7 +62,9 @@ class Server:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.url, self.log_file = f"http://127.0.0.1:{port}", log
-        command = [str(Path(sys.executable).with_name("monailabel")), "start_server", "--app", str(app)]
+        # What the command `monailabel` runs; that is a shell script which takes paths with blanks apart, and which puts
+        # the folder above its environment on the path, here this repository.
+        command = [sys.executable, "-m", "monailabel.main", "start_server", "--app", str(app)]
         command += ["--studies", str(studies), "--host", "127.0.0.1", "--port", str(port)]
         for key, value in conf:
             command += ["--conf", key, value]
@@ -98,7 +100,10 @@ class Server:
 def environment(tmp_path_factory) -> dict[str, str]:
     """For all that these tests start: nothing on the path, uploads into a folder of the test's own."""
     folder = tmp_path_factory.mktemp("environment")
-    found = {**os.environ, "PYTHONPATH": "", "MONAI_LABEL_SESSION_PATH": str(folder / "sessions")}
+    # The command `monailabel` is a shell script that takes the first python on the path, as in an activated environment.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    sessions = str(folder / "sessions")
+    found = {**os.environ, "PATH": path, "PYTHONPATH": "", "MONAI_LABEL_SESSION_PATH": sessions}
     works = subprocess.run([sys.executable, "-c", "import torchvision"], env=found, capture_output=True, check=False)
     if works.returncode:
         (folder / "sitecustomize.py").write_text(SHIM)
