@@ -30,7 +30,8 @@ from scripts.inference.objectives import SIRObjective
 from scripts.io.atomic import atomic_path
 from scripts.workflows.errors import EXPECTED, describe, one_line_errors
 from scripts.workflows.pair_list import PairFiles
-from scripts.workflows.register import Clock, Settings, register_pair
+from scripts.workflows.register import register_pair
+from scripts.workflows.settings import Clock, Settings
 from scripts.workflows.writing import check_folder, result_folder, write_result
 
 logger = logging.getLogger(__name__)
@@ -163,6 +164,7 @@ class Registration(Evaluator):
             self._names,
             clock,
         )
+        stored.files = sources
         result.diagnostics |= {
             "files": sources,
             "model": str(self.ckpt_path or type(self.network).__name__),
