@@ -25,10 +25,9 @@ AFFINE = np.array([[1.04, 0.05, 0, 3], [-0.05, 0.97, 0.02, -4], [0, -0.02, 1, 5]
 def registered(pair, weights, tmp_path_factory):
     """Registered with an alignment, which must be part of everything that follows."""
     folder = tmp_path_factory.mktemp("registered")
-    moved = pair.write("moving", pair.subjects[1].image, AFFINE @ pair.subjects[1].affine, "moved")
-    label = pair.write(
-        "moving_label", pair.subjects[1].label.astype(np.int16), AFFINE @ pair.subjects[1].affine, "moved_l"
-    )
+    person, affine = pair.subjects[1], AFFINE @ pair.subjects[1].affine
+    moved = pair.write("moved", person.image, affine)
+    label = pair.write("moved_l", person.label.astype(np.int16), affine)
     files = {
         "fixed": pair.files["fixed"],
         "moving": moved,
