@@ -1,6 +1,6 @@
 """Where MONAI Label looks for the app:
 
-    monailabel start_server --app bundle/monailabel --studies <folder>
+monailabel start_server --app bundle/monailabel --studies <folder>
 """
 
 from __future__ import annotations

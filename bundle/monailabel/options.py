@@ -12,9 +12,37 @@ LARGEST_SEED = 2**62
 
 # What MONAI Label and its clients put into requests beside the options of a task.
 FOREIGN = frozenset(
-    "model image file label session session_id client_id user device description logging timeout save_label label_tag "
-    "label_info model_filename result_extension result_dtype result_compress result_write_to_file skip_writer "
-    "images labels max_workers max_batch_size multi_gpu gpus _id _image_id".split()
+    [
+        "model",
+        "image",
+        "file",
+        "label",
+        "session",
+        "session_id",
+        "client_id",
+        "user",
+        "device",
+        "description",
+        "logging",
+        "timeout",
+        "save_label",
+        "label_tag",
+        "label_info",
+        "model_filename",
+        "result_extension",
+        "result_dtype",
+        "result_compress",
+        "result_write_to_file",
+        "skip_writer",
+        "images",
+        "labels",
+        "max_workers",
+        "max_batch_size",
+        "multi_gpu",
+        "gpus",
+        "_id",
+        "_image_id",
+    ]
 )
 
 

@@ -98,9 +98,7 @@ class Registrations:
             raise unprocessable(describe(error)) from error
         return parent / str(rows[0]["name"])
 
-    def _description(
-        self, fixed: Scan, moving: Scan, label: Path | None, options: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def _description(self, fixed: Scan, moving: Scan, label: Path | None, options: Mapping[str, Any]) -> dict[str, Any]:
         """What a result depends on, as plain JSON."""
         files = [self.root / "models" / "model.pt", fixed.path, moving.path, *([] if label is None else [label])]
         stamps = {str(path): [path.stat().st_size, path.stat().st_mtime_ns] for path in files if path.is_file()}

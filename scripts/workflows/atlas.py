@@ -17,8 +17,9 @@ from scripts.report.findings import find
 from scripts.report.verdict import verdict
 from scripts.summary.result import RegistrationResult
 from scripts.workflows.pair_list import stem
-from scripts.workflows.register import Settings, register_predicted
+from scripts.workflows.register import register_predicted
 from scripts.workflows.registration import read_names
+from scripts.workflows.settings import Settings
 
 OUTPUTS = ("labels", "uncertainty")
 

@@ -32,7 +32,8 @@ from scripts.report.findings import find
 from scripts.report.verdict import verdict
 from scripts.workflows.errors import EXPECTED, describe, one_line_errors
 from scripts.workflows.pair_list import PairFiles
-from scripts.workflows.register import Clock, Settings, register_pair
+from scripts.workflows.register import register_pair
+from scripts.workflows.settings import Clock, Settings
 from scripts.workflows.writing import check_folder, result_folder, write_result
 
 logger = logging.getLogger(__name__)
@@ -165,6 +166,7 @@ class Registration(Evaluator):
             self._names,
             clock,
         )
+        stored.files = sources
         result.diagnostics |= {
             "files": sources,
             "model": str(self.ckpt_path or type(self.network).__name__),

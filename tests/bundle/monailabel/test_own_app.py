@@ -176,7 +176,10 @@ def test_the_datastore_refuses_what_leads_out_of_it(server, place):
 
     with (place / "studies/ann.nii.gz").open("rb") as file:
         answer = requests.put(
-            f"{server.url}/datastore/label", params={"image": "ann", "tag": "../../out"}, files={"label": file}, timeout=60
+            f"{server.url}/datastore/label",
+            params={"image": "ann", "tag": "../../out"},
+            files={"label": file},
+            timeout=60,
         )
         assert answer.status_code == 400
     with (place / "studies/ann.nii.gz").open("rb") as file:
