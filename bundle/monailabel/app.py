@@ -102,6 +102,8 @@ class RegistrationApp(MONAILabelApp):
             tags = ", ".join(store.get_labels_by_image_id(moving.name)) or "none"
             raise not_found(f"{moving.name} has no labels with the tag {options['moving_tag']!r}; its tags: {tags}")
         device = _device(request)
+        if "landmarks" in options:
+            self._corrected(options, fixed, store)  # wrong requests are refused before anything takes time
         if fixed.stored:
             return self._answer(request, task, options, fixed, moving, label, device, store, store.folder / RESULTS)
         with tempfile.TemporaryDirectory() as folder:
@@ -119,14 +121,31 @@ class RegistrationApp(MONAILabelApp):
         store: StudyFolder,
         parent: Path,
     ) -> dict[str, Any]:
-        folder = self.registrations.get(fixed, moving, label, options, device, parent)
-        file, figures = task({"folder": folder, "options": options})
+        with self.registrations.turn(f"{moving.name} to {fixed.name}"):
+            folder = self.registrations.get(fixed, moving, label, options, device, parent)
+            if "landmarks" in options:
+                corrected = self._corrected(options, fixed, store)
+                folder = self.registrations.condition(folder, corrected, options, device)
+            file, figures = task({"folder": folder, "options": options})
         tag = str(request.get("label_tag") or f"{request['model']}_from_{moving.name}")
         saved = fixed.stored and str(request.get("save_label", True)).lower() not in ("false", "0", "no")
         if saved:
-            figures["saved"] = {"image": fixed.name, "tag": tag, "folder": f"{RESULTS}/{folder.name}"}
+            place = folder.relative_to(store.folder).as_posix()
+            figures["saved"] = {"image": fixed.name, "tag": tag, "folder": place}
             store.save_label(fixed.name, file, tag, {"model": request["model"], "params": dict(figures)})
         return {"label": fixed.name if saved else file, "tag": tag, "file": file, "params": figures}
+
+    def _corrected(self, options: Mapping[str, Any], fixed: Scan, store: StudyFolder) -> Path | None:
+        """The corrected label map that a request names by its tag."""
+        tag = options["corrected_tag"]
+        if not tag and not options["landmarks"]:
+            raise bad_request(
+                "nothing to take in: give landmarks, or corrected_tag of a label map saved for this image"
+            )
+        corrected = store.label_of(fixed, tag) if tag else None
+        if tag and corrected is None:
+            raise not_found(f"{fixed.name} has no labels with the tag {tag!r}")
+        return corrected
 
     def _fixed(self, request: Mapping[str, Any], store: StudyFolder) -> Scan:
         """The fixed image: an uploaded one of a session, else one of the datastore."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from monai.bundle import ConfigParser
 
 from bundle.monailabel.errors import unprocessable
 from bundle.monailabel.studies import Scan
+from scripts.evidence.landmarks import COLUMNS
+from scripts.workflows.application import Application
 from scripts.workflows.errors import EXPECTED, describe
 from scripts.workflows.writing import DIAGNOSTICS, write_json
 
@@ -56,20 +60,64 @@ class Registrations:
             HTTPException: 422 with the reason, when the pair cannot be registered.
         """
         pair = f"{moving.name} to {fixed.name}"
-        if self._queue.locked():
-            logger.info("%s: waiting for another registration", pair)
-        with self._queue:
-            wanted = self._description(fixed, moving, label, options)
-            for folder in parent.glob("*__to__*") if parent.is_dir() else ():
-                if _read(folder / _REQUEST) == wanted:
-                    logger.info("%s: registered before, in %s", pair, folder)
-                    return folder
-            logger.info("%s: registering on %s with %s", pair, device, dict(options))
-            start = time.perf_counter()
-            folder = self._register(fixed, moving, label, options, device, parent)
-            write_json(wanted, folder / _REQUEST)
-            logger.info("%s: done in %.1f s, in %s", pair, time.perf_counter() - start, folder)
-            return folder
+        wanted = self._description(fixed, moving, label, options)
+        for folder in parent.glob("*__to__*") if parent.is_dir() else ():
+            if _read(folder / _REQUEST) == wanted:
+                logger.info("%s: registered before, in %s", pair, folder)
+                return folder
+        logger.info("%s: registering on %s with %s", pair, device, dict(options))
+        start = time.perf_counter()
+        folder = self._register(fixed, moving, label, options, device, parent)
+        write_json(wanted, folder / _REQUEST)
+        logger.info("%s: done in %.1f s, in %s", pair, time.perf_counter() - start, folder)
+        return folder
+
+    @contextmanager
+    def turn(self, what: str) -> Iterator[None]:
+        """Wait until nobody else registers; a result's folder stays as it is until the turn ends."""
+        if not self._queue.acquire(blocking=False):
+            logger.info("%s: waiting for another request", what)
+            self._queue.acquire()
+        try:
+            yield
+        finally:
+            self._queue.release()
+
+    def condition(self, folder: Path, corrected: Path | None, options: Mapping[str, Any], device: str) -> Path:
+        """Condition a registration on what an expert knows.
+
+        Args:
+            folder: the registration's.
+            corrected: a corrected label map of the fixed image.
+            options: `landmarks`, `landmarks_space`, `landmark_std`, `outline_std`, `corrected_structures`.
+            device: where to compute.
+
+        Returns:
+            The folder with the conditioned result, `conditioned` in that of the registration.
+        """
+        with tempfile.TemporaryDirectory() as scratch:
+            landmarks = None
+            if options["landmarks"]:
+                landmarks = Path(scratch) / "landmarks.csv"
+                _write_landmarks(options["landmarks"], landmarks)
+            application = Application(
+                posterior=str(folder / "posterior.pt"),
+                landmarks=None if landmarks is None else str(landmarks),
+                landmarks_space=options["landmarks_space"],
+                landmark_std=options["landmark_std"],
+                corrected_label=None if corrected is None else str(corrected),
+                corrected_structures=options["corrected_structures"] or None,
+                outline_std=options["outline_std"],
+                settings={"progress": "log"},
+                report=bool(self.overrides.get("report", True)),
+                overwrite=True,
+                device=device,
+                debug=True,
+            )
+            with _refusals(folder.name):
+                application.run()
+        logger.info("%s: conditioned, in %s", folder.name, folder / "conditioned")
+        return folder / "conditioned"
 
     def _register(
         self, fixed: Scan, moving: Scan, label: Path | None, options: Mapping[str, Any], device: str, parent: Path
@@ -91,11 +139,8 @@ class Registrations:
         for key, value in settings.items():
             parser[key] = value
         parser["device"] = torch.device(device)
-        try:
+        with _refusals(f"{moving.name} to {fixed.name}"):
             rows = parser.get_parsed_content("evaluator").run()
-        except EXPECTED as error:
-            logger.warning("%s to %s: %s", moving.name, fixed.name, describe(error))
-            raise unprocessable(describe(error)) from error
         return parent / str(rows[0]["name"])
 
     def _description(self, fixed: Scan, moving: Scan, label: Path | None, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,6 +150,23 @@ class Registrations:
         names = ("num_proposals", "num_samples", "seed", "align", "refine_steps")
         described = {"files": stamps, "options": {name: options[name] for name in names}, "overrides": self.overrides}
         return json.loads(json.dumps(described))
+
+
+@contextmanager
+def _refusals(what: str) -> Iterator[None]:
+    """Errors that are meant for a person become answers of the server."""
+    try:
+        yield
+    except EXPECTED as error:
+        logger.warning("%s: %s", what, describe(error))
+        raise unprocessable(describe(error)) from error
+
+
+def _write_landmarks(points: Sequence[Mapping[str, Any]], path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["name", *COLUMNS])
+        writer.writerows([point["name"], *point["fixed"], *point["moving"]] for point in points)
 
 
 def figures_in(folder: Path) -> dict[str, Any]:

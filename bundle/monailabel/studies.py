@@ -57,7 +57,10 @@ class StudyFolder(LocalDatastore):
         if os.sep in name or "\\" in name or name in (".", ".."):
             path = (self.folder / name).resolve()
             if not path.is_relative_to(self.folder):
-                raise forbidden(f"the {role} image {name} is outside of the studies folder")
+                raise forbidden(
+                    f"the {role} image {name} is outside of the studies folder; name an image by its id, or upload it "
+                    "as a session"
+                )
             for other in known:
                 if Path(self.get_image_uri(other)) == path:
                     return Scan(other, path)

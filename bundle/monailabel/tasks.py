@@ -17,6 +17,14 @@ from bundle.monailabel.options import parse_options, shared_options
 from bundle.monailabel.registrations import figures_in
 from scripts.data.labels import SEG35
 
+CONDITIONED = {
+    "labels": "labels.nii.gz",
+    "uncertainty": "uncertainty_std.nii.gz",
+    "warped": "warped.nii.gz",
+    "transform": "transform.h5",
+}
+"""What the task `condition` can return."""
+
 
 class RegistrationTask(InferTask):
     """One of the app's models, as MONAI Label calls them.
@@ -50,7 +58,8 @@ class RegistrationTask(InferTask):
 
     def config(self) -> dict[str, Any]:
         """Options as a panel shows them."""
-        return {**self.defaults, "moving": sorted(self.ids()) or "", "device": device_list()}
+        shown = {name: "" if default is None else default for name, default in self.defaults.items()}
+        return {**shown, "moving": sorted(self.ids()) or "", "device": device_list()}
 
     def options(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The request's options, checked; see :func:`~bundle.monailabel.options.parse_options`."""
@@ -105,6 +114,22 @@ def tasks(ids: Callable[[], list[str]]) -> dict[str, InferTask]:
             lambda folder, options: folder / "labels.nii.gz",
             ids,
             needs_labels=True,
+            kind=InferType.SEGMENTATION,
+        ),
+        "condition": RegistrationTask(
+            "The labels again, after taking in corresponding points or a corrected label map of this image",
+            lambda folder, options: folder / CONDITIONED[options["output"]],
+            ids,
+            needs_labels=True,
+            extra={
+                "output": list(CONDITIONED),
+                "landmarks": None,
+                "landmarks_space": ["RAS", "LPS"],
+                "landmark_std": 1.0,
+                "corrected_tag": "",
+                "corrected_structures": "",
+                "outline_std": 1.0,
+            },
             kind=InferType.SEGMENTATION,
         ),
         "register": RegistrationTask(

@@ -20,7 +20,7 @@ from scripts.io.grid import Grid
 from scripts.io.nifti import write_volume
 
 EXAMPLE_ATLAS_SEED = 2030
-"""Of the synthetic person who is the example atlas; not in the cohort that trainings draw from, nor in the example pair."""
+"""Of the synthetic person who is the example atlas; in no cohort that trainings draw from, nor in the example pair."""
 _NOTHING = (None, "", "null", "None")
 
 
@@ -66,7 +66,7 @@ class AtlasPaird(Transform):
 
 
 def example_atlas(folder: Path) -> tuple[str, str]:
-    """Paths of the example atlas, a synthetic brain of 2 mm with seg35 labels, written to the folder if not there yet."""
+    """Paths of the example atlas, a synthetic brain of 2 mm with seg35 labels, which is written if not there yet."""
     paths = folder / "atlas.nii.gz", folder / "atlas_labels.nii.gz"
     if not all(path.is_file() for path in paths):
         subject = synthesize_subject(seed=EXAMPLE_ATLAS_SEED)

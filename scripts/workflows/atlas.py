@@ -1,4 +1,4 @@
-"""Segmentation by registration for viewers: what the network says about scan and atlas to labels in the scan's space."""
+"""Segmentation by registration for viewers: from what the network says about scan and atlas to labels of the scan."""
 
 from __future__ import annotations
 

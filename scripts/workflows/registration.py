@@ -28,8 +28,6 @@ from scripts.data.pair_input import FILE_KEYS
 from scripts.engines.checkpoint import load_network
 from scripts.inference.objectives import SIRObjective
 from scripts.io.atomic import atomic_path
-from scripts.report.findings import find
-from scripts.report.verdict import verdict
 from scripts.workflows.errors import EXPECTED, describe, one_line_errors
 from scripts.workflows.pair_list import PairFiles
 from scripts.workflows.register import register_pair
@@ -171,7 +169,6 @@ class Registration(Evaluator):
             "files": sources,
             "model": str(self.ckpt_path or type(self.network).__name__),
             "warnings": result.warnings,
-            "judgement": verdict(result.diagnostics, find(result), result.warnings).sentence,
             "versions": versions(),
             "device": str(self.state.device),
             "seconds": clock.seconds,

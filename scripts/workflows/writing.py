@@ -22,7 +22,9 @@ from scripts.io.itk import write_displacement, write_inverse_transform, write_tr
 from scripts.io.nifti import write_volume
 from scripts.io.posterior_file import StoredPosterior, save_posterior
 from scripts.report.color_table import write_color_table
+from scripts.report.findings import find
 from scripts.report.page import write_report
+from scripts.report.verdict import verdict
 from scripts.summary.labels import write_volumes
 from scripts.summary.result import RegistrationResult
 
@@ -105,6 +107,7 @@ def write_result(
     inverse = invert(result.displacement, grid)
     result.diagnostics["inverse_error_mm"] = inverse.mean_error_mm
     result.diagnostics["inverse_largest_error_mm"] = inverse.max_error_mm
+    result.diagnostics["judgement"] = verdict(result.diagnostics, find(result), result.warnings).sentence
 
     def volume(name: str, values: np.ndarray, description: str = "") -> None:
         write_volume(folder / name, values, grid, header=header, description=description)
@@ -134,8 +137,8 @@ def write_result(
             {"mode": number, "weight": mode.weight, "proposal": mode.sample}
             for number, mode in enumerate(result.modes, start=1)
         ]
-        verdict = {key: result.diagnostics.get(f"modes_{key}") for key in ("distinct", "p_value")}
-        write_json({"modes": shares, **verdict}, folder / "modes" / "modes.json")
+        distinct = {key: result.diagnostics.get(f"modes_{key}") for key in ("distinct", "p_value")}
+        write_json({"modes": shares, **distinct}, folder / "modes" / "modes.json")
     save_posterior(stored, folder / "posterior.pt")
     if report:
         write_report(result, folder / "report.html")

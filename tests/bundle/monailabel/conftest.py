@@ -100,7 +100,7 @@ class Server:
 def environment(tmp_path_factory) -> dict[str, str]:
     """For all that these tests start: nothing on the path, uploads into a folder of the test's own."""
     folder = tmp_path_factory.mktemp("environment")
-    # The command `monailabel` is a shell script that takes the first python on the path, as in an activated environment.
+    # The command `monailabel` takes the first python on the path, as in an environment that was activated.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     sessions = str(folder / "sessions")
     found = {**os.environ, "PATH": path, "PYTHONPATH": "", "MONAI_LABEL_SESSION_PATH": sessions}

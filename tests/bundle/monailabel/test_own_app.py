@@ -20,6 +20,8 @@ SPACING = 6.0
 OVERRIDES = {"voxel_mm": SPACING, "ncc_window": 3}
 FEW = {"num_proposals": 8, "num_samples": 4, "seed": 5, "align": "none"}
 
+POINT = {"fixed": [20.0, -10.0, 5.0], "moving": [23.0, -8.0, 4.0]}
+
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
@@ -62,7 +64,7 @@ def voxels(path):
 
 def test_info_lists_the_tasks_and_the_images(server):
     models = server.info["models"]
-    assert set(models) == {"propagate_labels", "register", "uncertainty", "transform", "mode"}
+    assert set(models) == {"propagate_labels", "condition", "register", "uncertainty", "transform", "mode"}
     assert models["propagate_labels"]["type"] == "segmentation"
     assert models["propagate_labels"]["labels"]["Left-Hippocampus"] == 14
     assert models["register"]["config"]["moving"] == ["ann", "bob", "cid"]
@@ -147,6 +149,11 @@ def test_several_requests_at_once_all_come_back_right(server, expected):
         ("register", "ann", {"device": "abacus"}, 400, "device must be cpu or cuda"),
         ("register", "ann", {"label_tag": "../../out"}, 400, "the tag '../../out' cannot be used"),
         ("propagate_labels", "ann", {"moving": "cid"}, 404, "cid has no labels with the tag 'final'"),
+        ("condition", "ann", {}, 400, "nothing to take in"),
+        ("condition", "ann", {"landmarks": [{"fixed": [1, 2]}]}, 400, "point 1 needs fixed and moving"),
+        ("condition", "ann", {"corrected_tag": "mine"}, 404, "no labels with the tag 'mine'"),
+        ("condition", "ann", {"landmarks": [POINT], "landmark_std": 0}, 400, "positive number of mm"),
+        ("condition", "ann", {"landmarks": [{**POINT, "fixed": [999, 0, 0]}]}, 422, "lie outside"),
         ("mode", "ann", {"mode": 9}, 404, "there is no mode 9"),
         ("segment", "ann", {}, 404, "there is no model 'segment'"),
     ],
@@ -189,6 +196,39 @@ def test_the_datastore_refuses_what_leads_out_of_it(server, place):
         assert answer.status_code == 400
     assert not list(place.glob("out*"))
     assert requests.post(f"{server.url}/activelearning/best", json={}, timeout=60).status_code == 404
+
+
+def test_an_experts_points_are_taken_in(server, place, environment, expected):
+    file, figures = ask(server, "condition", landmarks=[POINT], landmark_std=0.5, output="transform")
+    assert figures["saved"]["tag"] == "condition_from_bob"
+    before, after = (sitk.ReadTransform(str(path)) for path in (expected / "transform.h5", file))
+    flip = np.array([-1, -1, 1])  # from the points' RAS to ITK's LPS
+    fixed, moving = (flip * np.array(POINT[role]) for role in ("fixed", "moving"))
+    errors = [np.linalg.norm(np.array(way.TransformPoint(fixed)) - moving) for way in (before, after)]
+    assert errors[1] < 0.5 * errors[0]
+    labels, again = ask(server, "condition", landmarks=[POINT], landmark_std=0.5)
+    folder = place / "studies" / again["saved"]["folder"]
+    assert np.array_equal(voxels(labels), voxels(folder / "labels.nii.gz"))
+    assert len(again["volumes"]) == len(again["label_names"]) > 20
+    assert again["judgement"]
+
+
+def test_a_corrected_label_map_is_taken_in(server, expected, place):
+    """The expert says that the left hippocampus is where it is in the scan itself."""
+    own, found = voxels(place / "studies/labels/final/ann.nii.gz"), voxels(expected / "labels.nii.gz")
+    structure = 14
+    corrected = np.where(found == structure, 0, found)
+    corrected[own == structure] = structure
+    grid = nib.load(place / "studies/ann.nii.gz").affine
+    nib.save(nib.Nifti1Image(corrected.astype(np.int16), grid), place / "corrected.nii.gz")
+    server.client.save_label("ann", str(place / "corrected.nii.gz"), tag="corrected")
+    file, _ = ask(server, "condition", corrected_tag="corrected", corrected_structures=str(structure))
+
+    def dice(labels):
+        here, there = labels == structure, own == structure
+        return 2 * (here & there).sum() / (here.sum() + there.sum())
+
+    assert dice(voxels(file)) > dice(found)
 
 
 def test_final_labels_close_the_loop(server):
