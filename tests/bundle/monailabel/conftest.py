@@ -125,8 +125,8 @@ def slicer_client() -> Any:
 
 @pytest.fixture(scope="session")
 def bundle_copy(tmp_path_factory) -> Path:
-    """The bundle folder and nothing else: configs, weights, code."""
-    folder = tmp_path_factory.mktemp("zoo") / "structured_sir"
-    for name in ("configs", "models", "scripts"):
+    """A copy of the bundle, as a person has it: MONAI Label fills the folder of an app with its own."""
+    folder = tmp_path_factory.mktemp("bundle é x") / "structured_sir"
+    for name in ("configs", "models", "scripts", "bundle"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     return folder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import nibabel as nib
@@ -12,7 +11,6 @@ import pytest
 import SimpleITK as sitk  # noqa: N813
 
 from tests.bundle.monailabel.conftest import Server, run_inference, write_scan
-from tests.workflows.conftest import ROOT
 
 pytestmark = pytest.mark.monailabel
 
@@ -30,16 +28,13 @@ def place(tmp_path_factory):
     for name, seed in (("ann", 11), ("bob", 12), ("cid", 13)):
         labels = None if name == "cid" else folder / "studies/labels/final"
         write_scan(folder / "studies", name, seed, SPACING, labels)
-    # As a person would have it: a copy, whose folder MONAI Label may fill with its own.
-    for name in ("configs", "models", "scripts", "bundle"):
-        shutil.copytree(ROOT / name, folder / "sir" / name, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 
 
 @pytest.fixture(scope="module")
-def server(place, environment, slicer_client):
+def server(place, environment, slicer_client, bundle_copy):
     conf = [("report", "false"), ("overrides", json.dumps(OVERRIDES))]
-    server = Server(place / "sir/bundle/monailabel", place / "studies", place / "server.log", environment, *conf)
+    server = Server(bundle_copy / "bundle/monailabel", place / "studies", place / "server.log", environment, *conf)
     server.client = slicer_client(server.url, tmpdir=str(place))
     server.info = server.wait(server.client)
     yield server
@@ -47,11 +42,11 @@ def server(place, environment, slicer_client):
 
 
 @pytest.fixture(scope="module")
-def expected(place, environment):
+def expected(place, environment, bundle_copy):
     studies = place / "studies"
     files = {"fixed": studies / "ann.nii.gz", "moving": studies / "bob.nii.gz"}
     files["moving_label"] = studies / "labels/final/bob.nii.gz"
-    return run_inference(place / "expected", environment, place / "sir", **files, **FEW, **OVERRIDES)
+    return run_inference(place / "expected", environment, bundle_copy, **files, **FEW, **OVERRIDES)
 
 
 def ask(server, model, image="ann", moving="bob", **params):
@@ -106,6 +101,23 @@ def test_the_other_answers_of_the_same_registration(server, expected, place):
         again = sitk.GetArrayFromImage(sitk.Resample(moving, fixed, transform, sitk.sitkLinear, 0.0))
         ours = sitk.GetArrayFromImage(sitk.ReadImage(str(expected / "warped.nii.gz")))
         assert np.abs(again - ours).mean() < 1e-3
+
+
+def test_itk_reads_labels_and_transforms_as_slicer_does(server, expected, place):
+    import itk
+
+    labels, _ = ask(server, "propagate_labels")
+    found, scan = itk.imread(labels), itk.imread(str(place / "studies/ann.nii.gz"))
+    np.testing.assert_allclose(itk.array_from_matrix(found.GetDirection()), itk.array_from_matrix(scan.GetDirection()))
+    np.testing.assert_allclose(list(found.GetOrigin()), list(scan.GetOrigin()), atol=1e-4)
+    file, _ = ask(server, "transform")
+    (composite,) = itk.transformread(file)
+    field = itk.imread(str(expected / "displacement.nii.gz"), itk.VectorImage[itk.F, 3])
+    for index in ([5, 12, 20], [13, 16, 18], [20, 10, 9]):
+        point = np.array(field.TransformIndexToPhysicalPoint(index))
+        moved = np.array(composite.TransformPoint(point.tolist()))
+        vector = np.array([field.GetPixel(index)[axis] for axis in range(3)])
+        np.testing.assert_allclose(moved - point, vector, atol=2e-3)
 
 
 def test_an_uploaded_image_is_registered_and_not_stored(server, expected, place):

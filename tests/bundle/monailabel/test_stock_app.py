@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +28,8 @@ def place(tmp_path_factory, environment, bundle_copy):
     monailabel = str(Path(sys.executable).with_name("monailabel"))
     command = [monailabel, "apps", "--download", "--name", "monaibundle", "--output", str(folder)]
     subprocess.run(command, env=environment, check=True, capture_output=True)
-    shutil.copytree(bundle_copy, folder / "monaibundle/model" / MODEL)
+    (folder / "monaibundle/model").mkdir(exist_ok=True)
+    (folder / "monaibundle/model" / MODEL).symlink_to(bundle_copy, target_is_directory=True)
     (folder / "studies").mkdir()
     for name, seed in (("ann", 11), ("bob", 12)):
         write_scan(folder / "studies", name, seed, 4.0)
