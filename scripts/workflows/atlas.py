@@ -29,7 +29,7 @@ class PosteriorLabelsd(Transform):
 
     | key | before | after |
     |---|---|---|
-    | `pred` | `raw` and `scale` of one pair, see :class:`~scripts.inference.inferer.ProposalInferer` | [1, X, Y, Z] in the fixed file's space: the most probable labels, or the standard deviation in mm |
+    | `pred` | `raw` and `scale` of one pair, see :class:`~scripts.inference.inferer.ProposalInferer` | [X, Y, Z] with the fixed file's affine, as MONAI Label writes it: the most probable labels, or the standard deviation in mm |
     | `segmentation` | | the most probable labels [1, X, Y, Z], whatever `pred` is |
     | `image` | what the network saw | the fixed file, so that a later step of the viewer finds its grid |
     | `result` | | figures for people, see :func:`figures_of` |
@@ -74,9 +74,10 @@ class PosteriorLabelsd(Transform):
         )  # fmt: skip
         if result.labels is None:
             raise DataError("labels of the moving image are needed: there is nothing to carry over")
-        labels = torch.from_numpy(result.labels.label.astype(np.int32))[None]
-        item["segmentation"] = labels
-        item["pred"] = labels if self.output == "labels" else torch.from_numpy(result.std)[None]
+        labels = torch.from_numpy(result.labels.label.astype(np.int32))
+        shown = labels if self.output == "labels" else torch.from_numpy(result.std)
+        item["segmentation"] = labels[None]
+        item["pred"] = MetaTensor(shown, affine=torch.as_tensor(result.grid.affine))
         item["result_dtype"] = label_type(result.labels.label) if self.output == "labels" else np.float32
         item["image"] = _as_reference(item["fixed_file"])
         item["result"] = {**figures_of(result), "output": self.output}

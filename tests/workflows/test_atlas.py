@@ -49,8 +49,9 @@ def expected(tmp_path_factory, pair, weights):
 def test_labels_and_figures_are_those_of_run_inference(pair, weights, expected):
     data = viewer(pair, weights, seed=3)
     labels = nib.load(expected / "labels.nii.gz").get_fdata()
-    assert np.array_equal(np.asarray(data["pred"])[0], labels)
+    assert np.array_equal(np.asarray(data["pred"]), labels)
     assert data["result_dtype"] == np.int16
+    np.testing.assert_allclose(data["pred"].affine, nib.load(pair.files["fixed"]).affine)
     figures = json.loads(json.dumps(data["result"]))
     diagnostics = json.loads((expected / "diagnostics.json").read_text())
     for key in ("ess", "khat", "seed", "judgement"):
@@ -66,7 +67,7 @@ def test_labels_and_figures_are_those_of_run_inference(pair, weights, expected):
 def test_uncertainty_comes_on_the_scans_own_grid(pair, weights, expected):
     data = viewer(pair, weights, seed=3, output=["uncertainty", "labels"])
     wanted = nib.load(expected / "uncertainty_std.nii.gz").get_fdata()[..., 0]
-    np.testing.assert_allclose(np.asarray(data["pred"])[0], wanted, atol=1e-5)
+    np.testing.assert_allclose(np.asarray(data["pred"]), wanted, atol=1e-5)
     scan = nib.load(pair.files["fixed"])
     assert tuple(data["image"].meta["spatial_shape"]) == scan.shape
     np.testing.assert_allclose(data["image"].meta["original_affine"], scan.affine)

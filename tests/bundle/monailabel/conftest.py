@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -43,10 +42,10 @@ def write_scan(folder: Path, name: str, seed: int, spacing: float, label_folder:
     return folder / f"{name}.nii.gz"
 
 
-def run_inference(output_dir: Path, environment: dict[str, str], root: Path = ROOT, **settings: Any) -> Path:
+def run_inference(output_dir: Path, environment: dict[str, str], **settings: Any) -> Path:
     """`run inference` by its command; the folder of the only result."""
-    command = [sys.executable, "-m", "monai.bundle", "run", "inference", "--bundle_root", str(root)]
-    command += ["--config_file", str(root / "configs/inference.json"), "--output_dir", str(output_dir)]
+    command = [sys.executable, "-m", "monai.bundle", "run", "inference", "--bundle_root", str(ROOT)]
+    command += ["--config_file", str(ROOT / "configs/inference.json"), "--output_dir", str(output_dir)]
     for key, value in {"report": False, **settings}.items():
         command += [f"--{key}", str(value)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=output_dir.parent)
@@ -121,12 +120,3 @@ def slicer_client() -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.MONAILabelClient
-
-
-@pytest.fixture(scope="session")
-def bundle_copy(tmp_path_factory) -> Path:
-    """A copy of the bundle, as a person has it: MONAI Label fills the folder of an app with its own."""
-    folder = tmp_path_factory.mktemp("bundle é x") / "structured_sir"
-    for name in ("configs", "models", "scripts", "bundle"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    return folder

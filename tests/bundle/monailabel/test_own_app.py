@@ -11,6 +11,7 @@ import pytest
 import SimpleITK as sitk  # noqa: N813
 
 from tests.bundle.monailabel.conftest import Server, run_inference, write_scan
+from tests.workflows.conftest import ROOT
 
 pytestmark = pytest.mark.monailabel
 
@@ -32,9 +33,9 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def server(place, environment, slicer_client, bundle_copy):
+def server(place, environment, slicer_client):
     conf = [("report", "false"), ("overrides", json.dumps(OVERRIDES))]
-    server = Server(bundle_copy / "bundle/monailabel", place / "studies", place / "server.log", environment, *conf)
+    server = Server(ROOT / "bundle/monailabel", place / "studies", place / "server.log", environment, *conf)
     server.client = slicer_client(server.url, tmpdir=str(place))
     server.info = server.wait(server.client)
     yield server
@@ -42,11 +43,11 @@ def server(place, environment, slicer_client, bundle_copy):
 
 
 @pytest.fixture(scope="module")
-def expected(place, environment, bundle_copy):
+def expected(place, environment):
     studies = place / "studies"
     files = {"fixed": studies / "ann.nii.gz", "moving": studies / "bob.nii.gz"}
     files["moving_label"] = studies / "labels/final/bob.nii.gz"
-    return run_inference(place / "expected", environment, bundle_copy, **files, **FEW, **OVERRIDES)
+    return run_inference(place / "expected", environment, **files, **FEW, **OVERRIDES)
 
 
 def ask(server, model, image="ann", moving="bob", **params):

@@ -15,6 +15,7 @@ import SimpleITK as sitk  # noqa: N813
 
 from scripts.data.labels import SEG35
 from tests.bundle.monailabel.conftest import Server, run_inference, write_scan
+from tests.workflows.conftest import ROOT
 
 pytestmark = pytest.mark.monailabel
 
@@ -23,13 +24,13 @@ FEW = {"num_proposals": 8, "num_samples": 4, "seed": 5}
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory, environment, bundle_copy):
+def place(tmp_path_factory, environment):
     folder = tmp_path_factory.mktemp("stock")
     monailabel = str(Path(sys.executable).with_name("monailabel"))
     command = [monailabel, "apps", "--download", "--name", "monaibundle", "--output", str(folder)]
     subprocess.run(command, env=environment, check=True, capture_output=True)
     (folder / "monaibundle/model").mkdir(exist_ok=True)
-    (folder / "monaibundle/model" / MODEL).symlink_to(bundle_copy, target_is_directory=True)
+    (folder / "monaibundle/model" / MODEL).symlink_to(ROOT, target_is_directory=True)
     (folder / "studies").mkdir()
     for name, seed in (("ann", 11), ("bob", 12)):
         write_scan(folder / "studies", name, seed, 4.0)
@@ -49,12 +50,11 @@ def server(place, environment, slicer_client):
 @pytest.fixture(scope="module")
 def expected(place, environment, server):
     """`run inference` on the same pair: the scan and the example atlas, which the first request has written."""
-    root = place / "monaibundle/model" / MODEL
     server.first = server.client.infer(MODEL, "ann", {**FEW, "output": "labels"})
-    atlas = root / "output/atlas"
+    atlas = ROOT / "output/atlas"
     files = {"moving": atlas / "atlas.nii.gz", "moving_label": atlas / "atlas_labels.nii.gz"}
     fixed = place / "studies/ann.nii.gz"
-    return run_inference(place / "expected", environment, root, fixed=fixed, **files, **FEW)
+    return run_inference(place / "expected", environment, fixed=fixed, **files, **FEW)
 
 
 def test_info_lists_the_model_with_its_structures_and_options(server):
@@ -85,7 +85,7 @@ def test_labels_by_image_id_are_those_of_run_inference(place, server, expected):
 
 def test_uncertainty_of_an_uploaded_image_with_the_atlas_named(place, server, expected):
     session = server.client.create_session(str(place / "studies/ann.nii.gz"))["session_id"]
-    atlas = place / "monaibundle/model" / MODEL / "output/atlas"
+    atlas = ROOT / "output/atlas"
     named = {"atlas": str(atlas / "atlas.nii.gz"), "atlas_labels": str(atlas / "atlas_labels.nii.gz")}
     # A viewer sends its list of choices with the chosen one in front.
     params = {**FEW, **named, "output": ["uncertainty", "labels"]}
