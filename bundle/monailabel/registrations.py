@@ -20,6 +20,7 @@ from bundle.monailabel.errors import unprocessable
 from bundle.monailabel.studies import Scan
 from scripts.evidence.landmarks import COLUMNS
 from scripts.workflows.application import Application
+from scripts.workflows.atlas import FIT, SAMPLING
 from scripts.workflows.errors import EXPECTED, describe
 from scripts.workflows.writing import DIAGNOSTICS, write_json
 
@@ -172,8 +173,7 @@ def _write_landmarks(points: Sequence[Mapping[str, Any]], path: Path) -> None:
 def figures_in(folder: Path) -> dict[str, Any]:
     """A result's figures for the answer: the judgement, volumes with intervals, diagnostics."""
     diagnostics = _read(folder / DIAGNOSTICS) or {}
-    keys = ("judgement", "ess", "khat", "largest_weight", "num_proposals", "num_samples", "seed", "alignment")
-    keys += ("ncc_before", "ncc_after", "fold_percent", "std_mean_mm", "std_95_mm", "moving", "fixed", "warnings")
+    keys = ("judgement", *SAMPLING, *FIT, "moving", "fixed", "warnings")
     volumes: list[dict[str, Any]] = []
     if (folder / "volumes.csv").is_file():
         with (folder / "volumes.csv").open(newline="", encoding="utf-8") as file:

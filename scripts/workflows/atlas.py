@@ -22,6 +22,9 @@ from scripts.workflows.registration import read_names
 from scripts.workflows.settings import Settings
 
 OUTPUTS = ("labels", "uncertainty")
+SAMPLING = ("ess", "khat", "largest_weight", "num_proposals", "num_samples", "seed")
+FIT = ("alignment", "ncc_before", "ncc_after", "fold_percent", "std_mean_mm", "std_95_mm")
+"""What a viewer's answer has of the diagnostics."""
 
 
 class PosteriorLabelsd(Transform):
@@ -86,8 +89,6 @@ class PosteriorLabelsd(Transform):
 
 def figures_of(result: RegistrationResult) -> dict[str, Any]:
     """A result's figures as plain JSON: a judgement in one line, volumes with 95 % credible intervals, diagnostics."""
-    keys = ("ess", "khat", "largest_weight", "num_proposals", "num_samples", "seed", "alignment", "ncc_before")
-    keys += ("ncc_after", "fold_percent", "std_mean_mm", "std_95_mm")
     volumes = result.labels.volumes if result.labels is not None else []
     return {
         "judgement": verdict(result.diagnostics, find(result), result.warnings).sentence,
@@ -101,7 +102,7 @@ def figures_of(result: RegistrationResult) -> dict[str, Any]:
             }
             for volume in volumes
         ],
-        **{key: _plain(result.diagnostics.get(key)) for key in keys},
+        **{key: _plain(result.diagnostics.get(key)) for key in (*SAMPLING, *FIT)},
         "moving": result.moving_name,
         "fixed": result.fixed_name,
         "warnings": list(result.warnings),
