@@ -16,7 +16,7 @@ from monailabel.tasks.activelearning.random import Random
 from monailabel.utils.others.generic import name_to_device
 
 from bundle.monailabel.errors import bad_request, forbidden, not_found
-from bundle.monailabel.registrations import Registrations
+from bundle.monailabel.registrations import Job, Registrations
 from bundle.monailabel.studies import Scan, StudyFolder
 from bundle.monailabel.tasks import RegistrationTask, tasks
 
@@ -101,51 +101,29 @@ class RegistrationApp(MONAILabelApp):
         if label is None and task.needs_labels:
             tags = ", ".join(store.get_labels_by_image_id(moving.name)) or "none"
             raise not_found(f"{moving.name} has no labels with the tag {options['moving_tag']!r}; its tags: {tags}")
-        device = _device(request)
-        if "landmarks" in options:
-            self._corrected(options, fixed, store)  # wrong requests are refused before anything takes time
-        if fixed.stored:
-            return self._answer(request, task, options, fixed, moving, label, device, store, store.folder / RESULTS)
-        with tempfile.TemporaryDirectory() as folder:
-            return self._answer(request, task, options, fixed, moving, label, device, store, Path(folder))
-
-    def _answer(
-        self,
-        request: Mapping[str, Any],
-        task: RegistrationTask,
-        options: Mapping[str, Any],
-        fixed: Scan,
-        moving: Scan,
-        label: Path | None,
-        device: str,
-        store: StudyFolder,
-        parent: Path,
-    ) -> dict[str, Any]:
-        with self.registrations.turn(f"{moving.name} to {fixed.name}"):
-            folder = self.registrations.get(fixed, moving, label, options, device, parent)
-            if "landmarks" in options:
-                corrected = self._corrected(options, fixed, store)
-                folder = self.registrations.condition(folder, corrected, options, device)
-            file, figures = task({"folder": folder, "options": options})
+        corrected = _corrected(options, fixed, store) if "landmarks" in options else None
+        job = Job(fixed, moving, label, corrected, options, _device(request))
+        if not fixed.stored:
+            with tempfile.TemporaryDirectory() as scratch:
+                file, figures, _ = self._work(task, job, Path(scratch))
+            return {"label": file, "tag": "", "file": file, "params": figures}
+        file, figures, folder = self._work(task, job, store.folder / RESULTS)
         tag = str(request.get("label_tag") or f"{request['model']}_from_{moving.name}")
-        saved = fixed.stored and str(request.get("save_label", True)).lower() not in ("false", "0", "no")
-        if saved:
-            place = folder.relative_to(store.folder).as_posix()
-            figures["saved"] = {"image": fixed.name, "tag": tag, "folder": place}
-            store.save_label(fixed.name, file, tag, {"model": request["model"], "params": dict(figures)})
-        return {"label": fixed.name if saved else file, "tag": tag, "file": file, "params": figures}
+        if str(request.get("save_label", True)).lower() in ("false", "0", "no"):
+            return {"label": file, "tag": tag, "file": file, "params": figures}
+        place = folder.relative_to(store.folder).as_posix()
+        figures["saved"] = {"image": fixed.name, "tag": tag, "folder": place}
+        store.save_label(fixed.name, file, tag, {"model": request["model"], "params": dict(figures)})
+        return {"label": fixed.name, "tag": tag, "file": file, "params": figures}
 
-    def _corrected(self, options: Mapping[str, Any], fixed: Scan, store: StudyFolder) -> Path | None:
-        """The corrected label map that a request names by its tag."""
-        tag = options["corrected_tag"]
-        if not tag and not options["landmarks"]:
-            raise bad_request(
-                "nothing to take in: give landmarks, or corrected_tag of a label map saved for this image"
-            )
-        corrected = store.label_of(fixed, tag) if tag else None
-        if tag and corrected is None:
-            raise not_found(f"{fixed.name} has no labels with the tag {tag!r}")
-        return corrected
+    def _work(self, task: RegistrationTask, job: Job, parent: Path) -> tuple[str, dict[str, Any], Path]:
+        """The answer's file and figures, and the folder of the result that they are from."""
+        with self.registrations.turn(f"{job.moving.name} to {job.fixed.name}"):
+            folder = self.registrations.get(job, parent)
+            if "landmarks" in job.options:
+                folder = self.registrations.condition(job, folder)
+            file, figures = task({"folder": folder, "options": job.options})
+        return file, figures, folder
 
     def _fixed(self, request: Mapping[str, Any], store: StudyFolder) -> Scan:
         """The fixed image: an uploaded one of a session, else one of the datastore."""
@@ -161,6 +139,17 @@ class RegistrationApp(MONAILabelApp):
                 raise bad_request("a session must hold one file; folders and several files are not read")
             return Scan(path.name, path, stored=False)
         return store.scan(name, "fixed")
+
+
+def _corrected(options: Mapping[str, Any], fixed: Scan, store: StudyFolder) -> Path | None:
+    """The corrected label map of the fixed image that a request names by its tag."""
+    tag = options["corrected_tag"]
+    if not tag and not options["landmarks"]:
+        raise bad_request("nothing to take in: give landmarks, or the corrected_tag of labels saved for this image")
+    corrected = store.label_of(fixed, tag) if tag else None
+    if tag and corrected is None:
+        raise not_found(f"{fixed.name} has no labels with the tag {tag!r}")
+    return corrected
 
 
 def _device(request: Mapping[str, Any]) -> str:

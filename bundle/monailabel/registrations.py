@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,32 @@ logger = logging.getLogger(__name__)
 _REQUEST = "request.json"
 
 
+@dataclass(frozen=True)
+class Job:
+    """What one request wants registered.
+
+    Attributes:
+        fixed: the image to register to.
+        moving: the image that moves.
+        label: its label map.
+        corrected: a corrected label map of the fixed image, to condition on.
+        options: see :mod:`bundle.monailabel.options`.
+        device: where to compute.
+    """
+
+    fixed: Scan
+    moving: Scan
+    label: Path | None
+    corrected: Path | None
+    options: Mapping[str, Any]
+    device: str
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The options that decide about the registration itself."""
+        return {key: self.options[key] for key in ("num_proposals", "num_samples", "seed", "align", "refine_steps")}
+
+
 class Registrations:
     """Results of registrations, made when they are first asked for.
 
@@ -44,31 +71,21 @@ class Registrations:
         self.root, self.overrides = root, dict(overrides or {})
         self._queue = threading.Lock()
 
-    def get(
-        self, fixed: Scan, moving: Scan, label: Path | None, options: Mapping[str, Any], device: str, parent: Path
-    ) -> Path:
-        """The folder with the result of a pair.
-
-        Args:
-            fixed: the image to register to.
-            moving: the image that moves.
-            label: its label map.
-            options: see :mod:`bundle.monailabel.options`.
-            device: where to compute.
-            parent: the result's folder is made in it.
+    def get(self, job: Job, parent: Path) -> Path:
+        """The folder with the result of a pair, which is made in `parent`.
 
         Raises:
             HTTPException: 422 with the reason, when the pair cannot be registered.
         """
-        pair = f"{moving.name} to {fixed.name}"
-        wanted = self._description(fixed, moving, label, options)
+        pair = f"{job.moving.name} to {job.fixed.name}"
+        wanted = self._description(job)
         for folder in parent.glob("*__to__*") if parent.is_dir() else ():
             if _read(folder / _REQUEST) == wanted:
                 logger.info("%s: registered before, in %s", pair, folder)
                 return folder
-        logger.info("%s: registering on %s with %s", pair, device, dict(options))
+        logger.info("%s: registering on %s with %s", pair, job.device, job.settings)
         start = time.perf_counter()
-        folder = self._register(fixed, moving, label, options, device, parent)
+        folder = self._register(job, parent)
         write_json(wanted, folder / _REQUEST)
         logger.info("%s: done in %.1f s, in %s", pair, time.perf_counter() - start, folder)
         return folder
@@ -84,18 +101,16 @@ class Registrations:
         finally:
             self._queue.release()
 
-    def condition(self, folder: Path, corrected: Path | None, options: Mapping[str, Any], device: str) -> Path:
-        """Condition a registration on what an expert knows.
-
-        Args:
-            folder: the registration's.
-            corrected: a corrected label map of the fixed image.
-            options: `landmarks`, `landmarks_space`, `landmark_std`, `outline_std`, `corrected_structures`.
-            device: where to compute.
+    def condition(self, job: Job, folder: Path) -> Path:
+        """Condition the registration in a folder on what an expert knows.
 
         Returns:
             The folder with the conditioned result, `conditioned` in that of the registration.
+
+        Raises:
+            HTTPException: 422 with the reason, when that is not possible.
         """
+        options = job.options
         with tempfile.TemporaryDirectory() as scratch:
             landmarks = None
             if options["landmarks"]:
@@ -106,13 +121,13 @@ class Registrations:
                 landmarks=None if landmarks is None else str(landmarks),
                 landmarks_space=options["landmarks_space"],
                 landmark_std=options["landmark_std"],
-                corrected_label=None if corrected is None else str(corrected),
+                corrected_label=None if job.corrected is None else str(job.corrected),
                 corrected_structures=options["corrected_structures"] or None,
                 outline_std=options["outline_std"],
                 settings={"progress": "log"},
                 report=bool(self.overrides.get("report", True)),
                 overwrite=True,
-                device=device,
+                device=job.device,
                 debug=True,
             )
             with _refusals(folder.name):
@@ -120,37 +135,32 @@ class Registrations:
         logger.info("%s: conditioned, in %s", folder.name, folder / "conditioned")
         return folder / "conditioned"
 
-    def _register(
-        self, fixed: Scan, moving: Scan, label: Path | None, options: Mapping[str, Any], device: str, parent: Path
-    ) -> Path:
+    def _register(self, job: Job, parent: Path) -> Path:
         parser = ConfigParser()
         parser.read_config(str(self.root / "configs" / "inference.json"))
-        keys = ("num_proposals", "num_samples", "seed", "align", "refine_steps")
         settings = {
             **self.overrides,
-            **{key: options[key] for key in keys},
+            **job.settings,
             "bundle_root": str(self.root),
             "output_dir": str(parent),
-            "fixed": str(fixed.path),
-            "moving": str(moving.path),
-            "moving_label": None if label is None else str(label),
+            "fixed": str(job.fixed.path),
+            "moving": str(job.moving.path),
+            "moving_label": None if job.label is None else str(job.label),
+            "device": torch.device(job.device),
             "debug": True,
             "evaluator::settings::progress": "log",
         }
         for key, value in settings.items():
             parser[key] = value
-        parser["device"] = torch.device(device)
-        with _refusals(f"{moving.name} to {fixed.name}"):
+        with _refusals(f"{job.moving.name} to {job.fixed.name}"):
             rows = parser.get_parsed_content("evaluator").run()
         return parent / str(rows[0]["name"])
 
-    def _description(self, fixed: Scan, moving: Scan, label: Path | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    def _description(self, job: Job) -> dict[str, Any]:
         """What a result depends on, as plain JSON."""
-        files = [self.root / "models" / "model.pt", fixed.path, moving.path, *([] if label is None else [label])]
-        stamps = {str(path): [path.stat().st_size, path.stat().st_mtime_ns] for path in files if path.is_file()}
-        names = ("num_proposals", "num_samples", "seed", "align", "refine_steps")
-        described = {"files": stamps, "options": {name: options[name] for name in names}, "overrides": self.overrides}
-        return json.loads(json.dumps(described))
+        files = [self.root / "models" / "model.pt", job.fixed.path, job.moving.path, job.label]
+        stamps = {str(path): [path.stat().st_size, path.stat().st_mtime_ns] for path in files if path is not None}
+        return json.loads(json.dumps({"files": stamps, "options": job.settings, "overrides": self.overrides}))
 
 
 @contextmanager
