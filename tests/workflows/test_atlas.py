@@ -35,7 +35,9 @@ def viewer(pair, weights, **request):
     with torch.no_grad():
         answer = parser.get_parsed_content("inferer")(data["image"][None], network.eval())
     data["pred"] = decollate_batch(answer)[0]
-    return parser.get_parsed_content("postprocessing")(data)
+    for transform in parser.get_parsed_content("postprocessing").transforms:
+        data = transform(data)
+    return data
 
 
 @pytest.fixture(scope="module")
