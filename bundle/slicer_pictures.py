@@ -26,6 +26,9 @@ from matplotlib.figure import Figure
 Slice = np.ndarray
 LINES_MM = 6.0
 """Between the lines of a drawn grid."""
+SAMPLES = 3
+WINDOW_MM = 30
+MAGNIFIED = 10
 
 
 class Scene:
@@ -118,40 +121,41 @@ def _labels(scene: Scene, axes: Axes) -> None:
 def _grid(scene: Scene, axes: Axes) -> None:
     _show(axes, scene.plane(scene.fixed), "displacement.nii.gz as a grid")
     field = sitk.ReadImage(str(scene.folder / "displacement.nii.gz"), sitk.sitkVectorFloat64)
-    _lines(scene, axes, sitk.DisplacementFieldTransform(field), "#ffd24d", 0.8)
+    places = scene.moved(sitk.DisplacementFieldTransform(field))[..., :2] - scene.low[:2]
+    _lines(axes, places, "#ffd24d", 0.8)
 
 
-def _lines(scene: Scene, axes: Axes, transform: sitk.Transform, color: object, opacity: float) -> None:
-    places = scene.moved(transform)[..., :2] - scene.low[:2]
+def _lines(axes: Axes, places: np.ndarray, color: object, opacity: float) -> None:
+    """Lines through places [rows, columns, 2], mm from the plane's corner."""
     step = int(LINES_MM)
     for line in (*places[::step], *places[:, ::step].transpose(1, 0, 2)):
-        axes.plot(line[:, 0], line[:, 1], color=color, alpha=opacity, linewidth=0.6)
+        axes.plot(line[:, 0], line[:, 1], color=color, alpha=opacity, linewidth=0.7)
 
 
 def _samples(scene: Scene) -> Figure:
-    """The samples of largest weight: each its own grid, and all of them in one picture."""
+    """The samples of largest weight where they differ most: each its warped image, and their grids in one picture."""
     with (scene.folder / "transforms" / "weights.csv").open(newline="", encoding="utf-8") as file:
-        rows = sorted(csv.DictReader(file), key=lambda row: -float(row["weight"]))
-    chosen = rows[:3]
-    names = {row["file"]: float(row["weight"]) for row in chosen}
-    transforms = {name: sitk.ReadTransform(str(scene.folder / "transforms" / name)) for name in names}
-    low, high = scene.low.copy(), scene.high.copy()
-    middle = (low + high) / 2
-    scene.low, scene.high = middle - 30, middle + 30
-    figure = Figure(figsize=(3.4 * (len(names) + 1), 3.9), layout="constrained", facecolor="black")
-    cycle = matplotlib.colormaps["Set2"].colors  # type: ignore[attr-defined]
-    for number, (name, weight) in enumerate(names.items()):
-        axes = figure.add_subplot(1, len(names) + 1, number + 1)
+        rows = sorted(csv.DictReader(file), key=lambda row: -float(row["weight"]))[:SAMPLES]
+    transforms = [sitk.ReadTransform(str(scene.folder / "transforms" / row["file"])) for row in rows]
+    places = np.stack([scene.moved(transform)[..., :2] for transform in transforms]) - scene.low[:2]
+    mean = places.mean(axis=0)
+    brain = scene.plane(scene.fixed) > 0
+    spread = np.linalg.norm(places - mean, axis=-1).max(axis=0)[: brain.shape[0], : brain.shape[1]]
+    row, column = np.unravel_index(int(np.where(brain, spread, 0).argmax()), spread.shape)
+    figure = Figure(figsize=(3.4 * (len(rows) + 1), 3.9), layout="constrained", facecolor="black")
+    cycle = matplotlib.colormaps["Set1"].colors  # type: ignore[attr-defined]
+    for number in range(len(rows) + 1):
+        axes = figure.add_subplot(1, len(rows) + 1, number + 1)
         axes.set_axis_off()
-        _show(axes, scene.plane(scene.moving, transforms[name]), f"{name}, weight {weight:.3f}")
-    axes = figure.add_subplot(1, len(names) + 1, len(names) + 1)
-    axes.set_axis_off()
-    _show(axes, scene.plane(scene.fixed), "their grids on fixed")
-    for number, transform in enumerate(transforms.values()):
-        _lines(scene, axes, transform, cycle[number], 0.9)
-    axes.set_xlim(0, 59)
-    axes.set_ylim(59, 0)
-    scene.low, scene.high = low, high
+        if number < len(rows):
+            title = f"{rows[number]['file']}, weight {float(rows[number]['weight']):.3f}"
+            _show(axes, scene.plane(scene.moving, transforms[number]), title)
+        else:
+            _show(axes, scene.plane(scene.fixed), f"their grids, differences {MAGNIFIED} times as large")
+            for sample, color in zip(places, cycle, strict=False):
+                _lines(axes, mean + MAGNIFIED * (sample - mean), color, 0.9)
+        axes.set_xlim(column - WINDOW_MM, column + WINDOW_MM)
+        axes.set_ylim(row + WINDOW_MM, row - WINDOW_MM)
     return figure
 
 
