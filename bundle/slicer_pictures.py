@@ -22,6 +22,7 @@ import numpy as np
 import SimpleITK as sitk  # noqa: N813
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from scipy.ndimage import binary_erosion
 
 Slice = np.ndarray
 LINES_MM = 6.0
@@ -139,9 +140,9 @@ def _samples(scene: Scene) -> Figure:
     transforms = [sitk.ReadTransform(str(scene.folder / "transforms" / row["file"])) for row in rows]
     places = np.stack([scene.moved(transform)[..., :2] for transform in transforms]) - scene.low[:2]
     mean = places.mean(axis=0)
-    brain = scene.plane(scene.fixed) > 0
+    brain = binary_erosion(scene.plane(scene.fixed) > 0, iterations=WINDOW_MM // 2)  # rather inside than at the edge
     spread = np.linalg.norm(places - mean, axis=-1).max(axis=0)[: brain.shape[0], : brain.shape[1]]
-    row, column = np.unravel_index(int(np.where(brain, spread, 0).argmax()), spread.shape)
+    row, column = (int(part) for part in np.unravel_index(int(np.where(brain, spread, 0).argmax()), spread.shape))
     figure = Figure(figsize=(3.4 * (len(rows) + 1), 3.9), layout="constrained", facecolor="black")
     cycle = matplotlib.colormaps["Set1"].colors  # type: ignore[attr-defined]
     for number in range(len(rows) + 1):
