@@ -1,5 +1,6 @@
 # make demo   see it work            make test   everything that must hold
 # make lint   style and types        make bench  how fast it is on this machine
+# make test-monailabel   the real MONAI Label server with this bundle; its own environment in .venv-monailabel
 # Each target makes its own environment in .venv first; nothing is installed outside this folder.
 
 PYTHON ?= python3
@@ -7,8 +8,9 @@ WORKERS ?= 2
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+LABEL  := .venv-monailabel
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup demo test test-monailabel lint bench clean
 .DELETE_ON_ERROR:
 
 setup: $(READY)
@@ -28,6 +30,15 @@ demo: $(READY)
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
+$(LABEL)/.ready: bundle/monailabel/requirements.txt
+	$(PYTHON) -m venv $(LABEL)
+	$(LABEL)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	$(LABEL)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps monailabel==0.8.5
+	@touch $@
+
+test-monailabel: $(LABEL)/.ready
+	$(LABEL)/bin/python -m pytest -m monailabel tests/bundle/monailabel
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -37,5 +48,5 @@ bench: $(READY)
 	$(BIN)/python -m bundle.benchmark all
 
 clean:
-	rm -rf $(VENV) output .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(LABEL) output .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -47,6 +47,7 @@ EXPRESSIONS = {
     "$@bundle_root + '/models/model.pt'",
     "$@network_def.stride",
     "$@output_dir + '/example'",
+    "$@bundle_root + '/output/atlas'",
     "$@application.run()",
     "$@sigma / @energy ** 0.5",
     "$@prior_weight * @energy",

@@ -6,6 +6,7 @@ that holds the brain and fits the network. The moving image is brought onto it i
 | key | after |
 |---|---|
 | `fixed`, `moving` | [1, X, Y, Z] on the work grid, float32 in [0, 1] |
+| `image` | the two as the network sees them, [2, X, Y, Z] |
 | `fixed_mask` | [1, X, Y, Z] on the work grid, where the likelihood counts; only if a mask was given |
 | `fixed_file`, `moving_file` | the volumes as loaded, on their own grids |
 | `fixed_label`, `moving_label` | int32, on their own grids |
@@ -36,6 +37,7 @@ from scipy.ndimage import binary_fill_holes
 
 from scripts.alignment.align import Method, align, apply_alignment
 from scripts.alignment.checks import bounds_text, check_overlap, looks_stripped
+from scripts.data.atlas import AtlasPaird, StackPaird
 from scripts.data.errors import DataError
 from scripts.data.loading import IntegerLabeld, LoadVolumed, ScaleBraind
 from scripts.data.transforms import AXIS_LABELS, PlainCompose, spacing_transform
@@ -56,6 +58,7 @@ def pair_input_transforms(
     percentile: float = 99.8,
     alignment: Method = "auto",
     seed: int = 0,
+    atlas: AtlasPaird | None = None,
 ) -> Compose:
     """The transforms of a new pair, from a dictionary of paths.
 
@@ -67,6 +70,7 @@ def pair_input_transforms(
         percentile: see :class:`~scripts.data.loading.ScaleBraind`.
         alignment: none, rigid, affine or auto, see :func:`~scripts.alignment.align.align`.
         seed: of the alignment's random sampling.
+        atlas: what moves onto an item that has one `image` instead of a pair; None for pairs only.
 
     Raises:
         DataError: for another method of alignment, or voxels and strides that are not positive.
@@ -76,6 +80,7 @@ def pair_input_transforms(
     images, on_work = ("fixed", "moving"), ("fixed", "fixed_mask")
     return PlainCompose(
         [
+            *([] if atlas is None else [atlas]),
             LoadVolumed(FILE_KEYS, allow_missing_keys=True),
             CheckPaird(),
             CopyItemsd(keys=images, names=("fixed_file", "moving_file")),
@@ -92,6 +97,7 @@ def pair_input_transforms(
             ResampleToMatchd("moving", key_dst="fixed", mode="bilinear", padding_mode="zeros", dtype=np.float32),
             IntegerLabeld(("fixed_label", "moving_label"), allow_missing_keys=True),
             CheckMovingd(),
+            StackPaird(),
         ]
     )  # fmt: skip
 

@@ -9,3 +9,7 @@ class WeightError(ValueError):
 
 class WeightWarning(UserWarning):
     """The weights are usable, but the posterior rests on very few samples."""
+
+
+class ObservationError(ValueError):
+    """Observations of the field that cannot be used."""

@@ -22,13 +22,15 @@ def normalize(
     log_weights: Tensor,  # (N, *batch)
     temperature: float | Tensor = 1.0,
     scale: float | Tensor = 1.0,
+    log_evidence: Tensor | None = None,  # (N, *batch)
 ) -> Tensor:  # (N, *batch)
-    """w = softmax(T · log α / σ_α) over the proposals (decision 10); sums to one for each batch element.
+    """w = softmax(T · log α / σ_α + log-evidence) over the proposals (decision 10); sums to one for each batch element.
 
     Args:
         log_weights: log α.
         temperature: T.
         scale: σ_α, the spread of log α that counts as one unit.
+        log_evidence: further evidence about each proposal, which is not tempered; None for none.
 
     Raises:
         WeightError: if there are no proposals, a NaN or +inf among them, or no finite weight at all; for a scale that
@@ -40,7 +42,11 @@ def normalize(
     if not bool((scale.isfinite() & (scale > 0)).all()):
         raise WeightError(f"the scale must be positive and finite, got {scale.tolist()}")
     scaled = torch.as_tensor(temperature, dtype=torch.float64, device=log_weights.device) * log_weights
-    return torch.softmax(scaled / scale, dim=0)
+    logs = scaled / scale
+    if log_evidence is not None:
+        logs = logs + log_evidence.double()
+        _check(logs)
+    return torch.softmax(logs, dim=0)
 
 
 def effective_sample_size(

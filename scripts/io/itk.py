@@ -53,7 +53,7 @@ def total_displacement(field: np.ndarray, grid: Grid, alignment: np.ndarray | No
     field = _checked(field, grid)
     if alignment is None:
         return field
-    matrix = _checked_alignment(alignment)
+    matrix = checked_alignment(alignment)
     # A (x + d) − x = A₃ d + (A₃ − I) x + t, and x is linear in the indices: the last two terms are a sum over axes.
     linear = matrix[:3, :3] - np.eye(3)
     slopes, offset = linear @ grid.affine[:3, :3], linear @ grid.affine[:3, 3] + matrix[:3, 3]
@@ -134,9 +134,9 @@ def write_transform(path: str | Path, field: np.ndarray, grid: Grid, alignment: 
         ValueError: when shapes do not fit, or the alignment has no inverse.
         DataError: when the file cannot be written.
     """
-    matrix = _checked_alignment(np.eye(4) if alignment is None else alignment)
+    matrix = checked_alignment(np.eye(4) if alignment is None else alignment)
     # ITK applies what was added last first.
-    _write_composite(path, [_affine_part(matrix), _field_part(field, grid)])
+    write_composite(path, [affine_part(matrix), _field_part(field, grid)])
 
 
 def write_inverse_transform(
@@ -153,8 +153,8 @@ def write_inverse_transform(
     Raises:
         ValueError, DataError: see :func:`write_transform`.
     """
-    matrix = _checked_alignment(np.eye(4) if alignment is None else alignment)
-    _write_composite(path, [_field_part(inverse_field, grid), _affine_part(np.linalg.inv(matrix))])
+    matrix = checked_alignment(np.eye(4) if alignment is None else alignment)
+    write_composite(path, [_field_part(inverse_field, grid), affine_part(np.linalg.inv(matrix))])
 
 
 def to_sitk(array: np.ndarray, grid: Grid) -> sitk.Image:
@@ -169,7 +169,7 @@ def to_sitk(array: np.ndarray, grid: Grid) -> sitk.Image:
     if array.dtype == bool:
         array = array.astype(np.uint8)
     image = sitk.GetImageFromArray(_slowest_first(array), isVector=array.ndim == 4)
-    origin, spacing, direction = _geometry(grid)
+    origin, spacing, direction = geometry(grid)
     image.SetOrigin(origin.tolist())
     image.SetSpacing(spacing.tolist())
     image.SetDirection(direction.ravel().tolist())
@@ -196,7 +196,8 @@ Part = tuple[str, np.ndarray, np.ndarray]
 """A transform in ITK's files: its type, its fixed parameters, its parameters."""
 
 
-def _affine_part(alignment: np.ndarray) -> Part:
+def affine_part(alignment: np.ndarray) -> Part:
+    """An affine map of RAS mm, (4, 4), as ITK has it."""
     matrix = LPS @ alignment @ LPS
     center = np.zeros(3)
     return "AffineTransform_double_3_3", center, np.concatenate([matrix[:3, :3].ravel(), matrix[:3, 3]])
@@ -204,12 +205,12 @@ def _affine_part(alignment: np.ndarray) -> Part:
 
 def _field_part(field: np.ndarray, grid: Grid) -> Part:
     vectors = _rounded_lps(_checked(field, grid))
-    origin, spacing, direction = _geometry(grid)
+    origin, spacing, direction = geometry(grid)
     domain = np.concatenate([grid.shape, origin, spacing, direction.ravel()])
     return "DisplacementFieldTransform_double_3_3", domain, _slowest_first(np.moveaxis(vectors, 0, -1)).ravel()
 
 
-def _write_composite(path: str | Path, parts: list[Part]) -> None:
+def write_composite(path: str | Path, parts: list[Part]) -> None:
     """An ITK composite in HDF5; the part that is applied first stands last."""
     if not str(path).endswith(".h5"):
         raise DataError(f"{path}: expected a name that ends in .h5")
@@ -230,7 +231,7 @@ def _write_composite(path: str | Path, parts: list[Part]) -> None:
         part.write_bytes(memory.getbuffer())
 
 
-def _geometry(grid: Grid) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def geometry(grid: Grid) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """ITK's origin (3,), spacing (3,) and direction (3, 3)."""
     affine = LPS @ grid.affine
     return affine[:3, 3], grid.spacing, affine[:3, :3] / grid.spacing
@@ -260,7 +261,8 @@ def _checked(field: np.ndarray, grid: Grid) -> np.ndarray:
     return np.asarray(field, dtype=np.float32)
 
 
-def _checked_alignment(alignment: np.ndarray) -> np.ndarray:
+def checked_alignment(alignment: np.ndarray) -> np.ndarray:
+    """The matrix in float64; a ValueError when it is not affine or has no inverse."""
     matrix = np.asarray(alignment, dtype=np.float64)
     if matrix.shape != (4, 4) or not np.isfinite(matrix).all() or not np.allclose(matrix[3], [0, 0, 0, 1]):
         raise ValueError(f"expected an affine (4, 4) matrix with the last row 0 0 0 1, got {alignment}")

@@ -8,7 +8,7 @@ them before it draws: the rounded Gaussian is the proposal (:func:`rounded`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from scripts.engines.checkpoint import read, save_atomically
 from scripts.gaussian import StructuredGaussian
 from scripts.gaussian.stencil import CHANNELS
 from scripts.inference.chunks import CHUNK
+from scripts.inference.conditioning import ConditionedGaussian
+from scripts.inference.observations import Observations
 from scripts.inference.proposals import Posterior, Weighted, redraw
 from scripts.io.grid import Grid
 from scripts.networks.layout import ProposalLayout
@@ -28,7 +30,8 @@ from scripts.registration.transform import DisplacementTransform, VelocityTransf
 from scripts.summary.space import PairSpace
 
 FORMAT = "structured-sir posterior"
-VERSION = 1
+VERSION = 2
+"""1: without `target`, `files` and `observations`. Such files are read, but cannot be conditioned."""
 
 
 def rounded(raw: Tensor) -> Tensor:
@@ -58,6 +61,9 @@ class StoredPosterior:
         scale: σ_α of the weights.
         mean: mean of the resampled fields' control points in work voxels, shape [3, x, y, z].
         names: of the moving and the fixed image.
+        target: what the weights were made of, see :func:`~scripts.io.target_settings.target_settings`.
+        files: paths of the files that were registered, by their roles.
+        observations: what the proposal was conditioned on; None for nothing.
     """
 
     raw: Tensor
@@ -69,10 +75,14 @@ class StoredPosterior:
     scale: float
     mean: Tensor
     names: tuple[str, str]
+    target: dict[str, dict[str, Any]] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    observations: Observations | None = None
 
     def gaussian(self) -> StructuredGaussian:
-        """The proposal."""
-        return self.layout.gaussian(self.raw)
+        """The proposal, conditioned on the observations if there are any."""
+        gaussian = self.layout.gaussian(self.raw)
+        return gaussian if self.observations is None else ConditionedGaussian(gaussian, self.observations)
 
     @torch.no_grad()
     def samples(self, chunk: int = CHUNK) -> Iterator[tuple[int, int, Tensor]]:
@@ -106,6 +116,7 @@ def save_posterior(stored: StoredPosterior, path: str | Path) -> None:
         "log_likelihood": proposals.log_likelihood.cpu(),
         "log_prior": proposals.log_prior.cpu(),
         "log_proposal": proposals.log_proposal.cpu(),
+        "log_evidence": None if proposals.log_evidence is None else proposals.log_evidence.cpu(),
         "weights": stored.posterior.weights.cpu(),
         "resampled": stored.posterior.resampled.cpu(),
         "ess": stored.posterior.ess,
@@ -115,6 +126,9 @@ def save_posterior(stored: StoredPosterior, path: str | Path) -> None:
         "mean_of_samples": stored.mean.cpu().clone(),
         "names": list(stored.names),
         "alignment": torch.from_numpy(np.ascontiguousarray(space.alignment)),
+        "target": stored.target,
+        "files": stored.files,
+        "observations": None if stored.observations is None else dict(vars(stored.observations)),
     }
     for name in ("fixed", "moving", "work"):
         grid: Grid = getattr(space, name)
@@ -136,7 +150,10 @@ def load_posterior(path: str | Path, device: torch.device | str = "cpu") -> Stor
         raise DataError(f"posterior {path}: version {content['version']}, but this bundle reads up to {VERSION}")
     layout = ProposalLayout(**content["layout"])
     raw = torch.cat([content["mean_of_proposal"], content["parameters"].float()])[None].to(device)
-    proposals = Weighted(content["log_likelihood"], content["log_prior"], content["log_proposal"], content["seed"])
+    proposals = Weighted(
+        content["log_likelihood"], content["log_prior"], content["log_proposal"], content["seed"],
+        content.get("log_evidence"),
+    )  # fmt: skip
     posterior = Posterior(proposals, content["weights"], content["resampled"], content["ess"], content["khat"])
     grids = {
         name: Grid(tuple(content[f"{name}_grid"]["shape"]), content[f"{name}_grid"]["affine"].numpy())
@@ -155,6 +172,9 @@ def load_posterior(path: str | Path, device: torch.device | str = "cpu") -> Stor
         content["scale"],
         content["mean_of_samples"].to(device),
         (moving_name, fixed_name),
+        content.get("target", {}),
+        content.get("files", {}),
+        Observations(**content["observations"]) if content.get("observations") else None,
     )
 
 

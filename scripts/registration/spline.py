@@ -108,15 +108,29 @@ def _interpolation(controls: int, size: int, factor: int, dtype: torch.dtype, de
         return _weights(position, controls).to(device, dtype)
 
 
-def _weights(position: Tensor, controls: int, degree: int = 3) -> Tensor:
-    """W of one axis: value_i = Σ_j W_ij control_j, a few neighbors a row; position (n,), W [n, controls], float64."""
+def neighbors(position: Tensor, controls: int, degree: int = 3) -> tuple[Tensor, Tensor]:
+    """Which control points of one axis make the values at some places on it.
+
+    Args:
+        position: in field voxels, (n,), float64; beyond the axis' ends the last control point is repeated.
+        controls: how many there are.
+        degree: 3, or 1 for linear interpolation.
+
+    Returns:
+        Their indices (n, 4 | 2), some may occur twice at the ends, and their weights, which add up to 1, float64.
+    """
     first = position.floor()
     t = position - first
     if degree == 1:
-        pieces, neighbors = torch.stack([1 - t, t], dim=1), torch.arange(2)
+        pieces, offsets = torch.stack([1 - t, t], dim=1), torch.arange(2)
     else:
-        pieces, neighbors = _cubic(t), torch.arange(-1, 3)
-    columns = (first.long()[:, None] + neighbors).clamp(0, controls - 1)
+        pieces, offsets = _cubic(t), torch.arange(-1, 3)
+    return (first.long()[:, None] + offsets).clamp(0, controls - 1), pieces
+
+
+def _weights(position: Tensor, controls: int, degree: int = 3) -> Tensor:
+    """W of one axis: value_i = Σ_j W_ij control_j, a few neighbors a row; position (n,), W [n, controls], float64."""
+    columns, pieces = neighbors(position, controls, degree)
     return torch.zeros(len(position), controls, dtype=torch.float64).scatter_add_(1, columns, pieces)
 
 

@@ -10,10 +10,13 @@ from scripts.data.errors import DataError
 from scripts.engines.errors import CheckpointError
 from scripts.evaluation.results import ResultsError
 from scripts.gaussian.errors import GaussianError
-from scripts.inference.errors import WeightError
+from scripts.inference.errors import ObservationError, WeightError
 from scripts.registration.errors import RegistrationError
 
-EXPECTED = (DataError, CheckpointError, ResultsError, GaussianError, WeightError, RegistrationError, MemoryError)
+EXPECTED = (
+    DataError, CheckpointError, ResultsError, GaussianError, WeightError, ObservationError, RegistrationError,
+    MemoryError,
+)  # fmt: skip
 """Errors whose message is meant for the user. Any other is a mistake of ours, and says how to find it."""
 
 

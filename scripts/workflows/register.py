@@ -1,95 +1,27 @@
-"""Registering one prepared pair: network, refinement, proposals, weights, and what the samples say."""
+"""Registering one prepared pair: network, refinement, proposals, weights."""
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, get_args
+from collections.abc import Mapping
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
-from scripts.alignment.checks import brain_mask
 from scripts.data.errors import DataError
-from scripts.evaluation.folds import fold_percentage
 from scripts.inference.chunks import chunk_that_fits
+from scripts.inference.inferer import ProposalInferer
 from scripts.inference.objectives import SIRObjective
 from scripts.inference.proposals import sample_posterior, spread_of
-from scripts.inference.refine import Parts, refine
+from scripts.inference.refine import refine
 from scripts.io.grid import Grid
 from scripts.io.posterior_file import StoredPosterior, rounded
-from scripts.networks.weight_scale import calibrated_temperature, trained_scale
-from scripts.registration.similarity import local_ncc
-from scripts.registration.warp import warp
-from scripts.summary.fields import FieldAccumulator, FieldSummary
-from scripts.summary.labels import LabelAccumulator
-from scripts.summary.modes import are_distinct, find_modes
-from scripts.summary.result import Mode, RegistrationResult
+from scripts.io.target_settings import target_settings
+from scripts.summary.result import RegistrationResult
 from scripts.summary.space import PairSpace
-
-TEMPERATURE = 3.0
-"""T of training (decision 10), for weights that were not calibrated."""
-
-
-@dataclass
-class Settings:
-    """How a pair is registered.
-
-    Attributes:
-        num_proposals: drawn and weighted (decision 13).
-        num_samples: resampled of them.
-        temperature: T of the weights (decision 10); None for the one that `run calibration` left in the network's
-            weights, or 3 if it left none.
-        seed: of the proposals and everything else that is random.
-        refine_steps: gradient steps on this pair before drawing; 0 for none.
-        refine_parts: `mean`, or `all` for L and R as well.
-        num_modes: groups of samples to show; 0 for none.
-        chunk: proposals in memory at a time; None for what fits.
-        progress: show progress bars.
-    """
-
-    num_proposals: int = 1200
-    num_samples: int = 80
-    temperature: float | None = None
-    seed: int = 0
-    refine_steps: int = 0
-    refine_parts: Parts = "mean"
-    num_modes: int = 2
-    chunk: int | None = None
-    progress: bool = True
-
-    def __post_init__(self) -> None:
-        smallest = {"num_proposals": 2, "num_samples": 1, "seed": 0, "refine_steps": 0, "num_modes": 0}
-        for name, least in smallest.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise DataError(f"--{name} must be a whole number of at least {least}, got {value!r}")
-        if self.seed >= 2**63:
-            raise DataError(f"--seed must be below 2^63, got {self.seed}")
-        known = self.temperature is not None
-        if known and not (isinstance(self.temperature, int | float) and 0 < self.temperature < math.inf):
-            raise DataError(f"--temperature must be a positive number, got {self.temperature!r}")
-        if self.refine_parts not in get_args(Parts):
-            raise DataError(f"--refine_parts must be {' or '.join(get_args(Parts))}, got {self.refine_parts!r}")
-
-
-@dataclass
-class Clock:
-    """Seconds of each part of the work."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def __call__(self, part: str) -> Iterator[None]:
-        """Add what happens inside to a part."""
-        start = time.perf_counter()
-        yield
-        self.seconds[part] = round(self.seconds.get(part, 0.0) + time.perf_counter() - start, 3)
+from scripts.workflows.conclusions import conclude, model_window
+from scripts.workflows.progress import progress_of
+from scripts.workflows.settings import TEMPERATURE, Clock, Settings
 
 
 @torch.no_grad()
@@ -117,6 +49,23 @@ def register_pair(
         The posterior, and what it says on the fixed file's grid.
     """
     clock = clock or Clock()
+    with clock("network"):
+        predicted = ProposalInferer()(item["image"][None].to(device), network)
+    return register_predicted(item, predicted, objective, settings, device, label_names, clock)
+
+
+@torch.no_grad()
+def register_predicted(
+    item: Mapping[str, Any],
+    predicted: Mapping[str, Tensor],
+    objective: SIRObjective,
+    settings: Settings,
+    device: torch.device,
+    label_names: Mapping[int, str] | None = None,
+    clock: Clock | None = None,
+) -> tuple[StoredPosterior, RegistrationResult]:
+    """The same from what the network says, see :class:`~scripts.inference.inferer.ProposalInferer`."""
+    clock = clock or Clock()
     target, layout = objective.target, objective.layout
     if layout.deterministic:
         raise DataError("these weights predict a field without uncertainty; use a variant with a covariance")
@@ -130,11 +79,10 @@ def register_pair(
         int(target.transform.factor),  # type: ignore[arg-type]
     )
     space.check()
-    with clock("network"):
-        raw = network(torch.cat([moving, fixed], dim=1))
+    raw = predicted["raw"]
     gain = None
     if settings.refine_steps:
-        with clock("refinement"), _bar("refining", settings.refine_steps, settings.progress) as advance:
+        with clock("refinement"), progress_of("refining", settings.refine_steps, settings.progress) as advance:
             refined = refine(
                 raw, objective, moving, fixed, settings.refine_steps, parts=settings.refine_parts, mask=mask,
                 seed=settings.seed, progress=advance,
@@ -144,156 +92,23 @@ def register_pair(
     gaussian = layout.gaussian(raw)
     pair = target.prepare(moving, fixed, mask)[0]
     chunk = settings.chunk or chunk_that_fits(fixed[0, 0].numel(), device)
-    scale, temperature = trained_scale(network), settings.temperature
+    trained, fitted = (float(predicted[key][0, 0]) for key in ("scale", "temperature"))
+    scale = trained if trained > 0 else None
+    temperature = settings.temperature
     if temperature is None:
-        temperature = calibrated_temperature(network) or TEMPERATURE
-    with clock("proposals"), _bar("proposals", settings.num_proposals, settings.progress) as advance:
+        temperature = fitted if fitted > 0 else TEMPERATURE
+    with clock("proposals"), progress_of("proposals", settings.num_proposals, settings.progress) as advance:
         posterior = sample_posterior(
             gaussian, target, pair, num_proposals=settings.num_proposals, num_samples=settings.num_samples,
             temperature=temperature, scale=scale, seed=settings.seed, chunk=chunk, progress=advance,
         )  # fmt: skip
     scale = scale if scale is not None else spread_of(posterior.proposals.log_weights)
     names = (str(item["moving_name"]), str(item["fixed_name"]))
-    stored = StoredPosterior(raw, layout, target.transform, space, posterior, temperature, scale, raw[0, :3], names)
-    labels = None
-    if "moving_label" in item:
-        own = item["fixed_label"].as_tensor()[0] if "fixed_label" in item else None
-        labels = LabelAccumulator(item["moving_label"].as_tensor()[0], space, label_names, own)
-    with clock("summary"):
-        fields, samples = _summarize(stored, labels, chunk, settings)
-        stored.mean = fields.mean
-        result = _result(item, stored, fields, labels)
-    with clock("modes"):
-        result.modes, mode_figures = _modes(stored, samples, item, settings)
-    ddf = target.displacement(fields.mean[None], space.work.shape)
-    before_after = _mean_ncc(fixed, (moving, warp(moving, ddf)), _window(objective))
-    result.diagnostics = _diagnostics(item, stored, settings, fields, fixed[0, 0] > 0) | before_after
+    stored = StoredPosterior(
+        raw, layout, target.transform, space, posterior, temperature, scale, raw[0, :3], names,
+        target_settings(target),
+    )  # fmt: skip
+    result = conclude(item, stored, (fixed, moving), settings, chunk, label_names, clock, model_window(target))
     if gain is not None:
         result.diagnostics |= {"refine_steps": settings.refine_steps, "refine_gain_log_posterior": gain}
-    result.diagnostics |= mode_figures
-    result.diagnostics["fold_percent_mean"] = float(fold_percentage(ddf)[0])
-    if labels is not None and labels.fixed_label is not None:
-        before = space.warp_labels(labels.moving_label, torch.zeros(3, *space.fixed.shape))
-        after = space.warp_labels(labels.moving_label, torch.from_numpy(result.displacement))
-        result.diagnostics |= {"dice_before": labels.dice(before), "dice_mean_field": labels.dice(after)}
-        assert result.labels is not None
-        result.diagnostics["dice_after"] = labels.dice(torch.from_numpy(result.labels.label))
     return stored, result
-
-
-def _summarize(
-    stored: StoredPosterior, labels: LabelAccumulator | None, chunk: int, settings: Settings
-) -> tuple[FieldSummary, dict[int, tuple[int, Tensor]]]:
-    """Moments on the work grid, and the samples: index of the proposal to (how often, control points)."""
-    accumulator = FieldAccumulator(stored.space)
-    samples: dict[int, tuple[int, Tensor]] = {}
-    total = int(stored.posterior.resampled.unique().numel())
-    with _bar("summary", total, settings.progress) as advance:
-        for index, count, points in stored.samples(chunk):
-            samples[index] = (count, points)
-            accumulator.add(points, count)
-            if labels is not None:
-                labels.add(stored.space.displacement(points[None])[0].cpu(), count)
-            advance(len(samples))
-    return accumulator.summary(), samples
-
-
-def _result(
-    item: Mapping[str, Any], stored: StoredPosterior, fields: FieldSummary, labels: LabelAccumulator | None
-) -> RegistrationResult:
-    """The summary on the fixed file's grid."""
-    space = stored.space
-    displacement = space.displacement(fields.mean[None])[0].cpu()
-    moving_file = item["moving_file"].as_tensor()[0]
-    volumes = torch.stack([fields.std, fields.log_jacobian, fields.fold_probability, *fields.std_axes])[None]
-    std, log_jacobian, folds, *axes = space.to_fixed(volumes)[0].cpu().numpy()
-    return RegistrationResult(
-        moving_name=stored.names[0],
-        fixed_name=stored.names[1],
-        grid=space.fixed,
-        alignment=space.alignment,
-        fixed=item["fixed_file"].as_tensor()[0].numpy(),
-        moving=space.warp(moving_file, torch.zeros_like(displacement)).numpy(),
-        warped=space.warp(moving_file, displacement).numpy(),
-        displacement=displacement.numpy(),
-        std=std,
-        std_axes=np.stack(axes),
-        log_jacobian=log_jacobian,
-        fold_probability=folds,
-        brain=brain_mask(item["fixed_file"])[0].numpy(),
-        labels=None if labels is None else labels.result(),
-        warnings=list(item.get("warnings", [])),
-    )
-
-
-def _modes(
-    stored: StoredPosterior,
-    samples: dict[int, tuple[int, Tensor]],
-    item: Mapping[str, Any],
-    settings: Settings,
-) -> tuple[list[Mode], dict[str, Any]]:
-    """The paper's analysis of the samples: groups, and the sample nearest to the center of each."""
-    if not settings.num_modes:
-        return [], {}
-    indices = list(samples)
-    fields = torch.stack([samples[index][1].flatten() for index in indices])
-    weights = torch.tensor([float(samples[index][0]) for index in indices])
-    moving_file = item["moving_file"].as_tensor()[0]
-    groups = find_modes(fields, weights, settings.num_modes, seed=settings.seed)
-    modes = []
-    for found in groups:
-        index = indices[found.sample]
-        displacement = stored.space.displacement(samples[index][1][None])[0].cpu()
-        warped = stored.space.warp(moving_file, displacement)
-        modes.append(Mode(found.weight, index, displacement.numpy(), warped.numpy()))
-    return modes, {"modes_distinct": are_distinct(groups), "modes_p_value": groups[0].p_value}
-
-
-def _diagnostics(
-    item: Mapping[str, Any], stored: StoredPosterior, settings: Settings, fields: FieldSummary, brain: Tensor
-) -> dict[str, Any]:
-    """What `diagnostics.json` says about the sampling and the fields."""
-    posterior = stored.posterior
-    return {
-        "moving": stored.names[0],
-        "fixed": stored.names[1],
-        "alignment": item["alignment"].description,
-        "num_proposals": settings.num_proposals,
-        "num_samples": settings.num_samples,
-        "unique_samples": int(posterior.resampled.unique().numel()),
-        "seed": settings.seed,
-        "temperature": stored.temperature,
-        "scale": stored.scale,
-        "ess": posterior.ess,
-        "ess_share": posterior.ess / settings.num_proposals,
-        "largest_weight": float(posterior.weights.max()),
-        "khat": posterior.khat,
-        "fold_percent": fields.fold_percent,
-        "std_mean_mm": float(fields.std[brain].mean()),
-        "std_95_mm": float(np.quantile(fields.std[brain].float().cpu().numpy(), 0.95)),
-        "work_shape": list(stored.space.work.shape),
-        "work_spacing_mm": [round(float(v), 4) for v in stored.space.work.spacing],
-    }
-
-
-def _window(objective: SIRObjective) -> int:
-    """Of the model's correlation; 5 for a likelihood that is none."""
-    return int(getattr(objective.target.likelihood, "window", 5))
-
-
-def _mean_ncc(fixed: Tensor, images: tuple[Tensor, Tensor], window: int) -> dict[str, Any]:
-    """Mean squared local correlation in the fixed brain, before and after."""
-    brain = fixed[0, 0] > 0
-    before, after = (float(local_ncc(fixed, image, window)[0, 0][brain].mean()) for image in images)
-    return {"ncc_before": before, "ncc_after": after, "ncc_window": window}
-
-
-@contextmanager
-def _bar(title: str, total: int, enabled: bool) -> Iterator[Callable[[int], None]]:
-    """A progress bar; called with the number done so far."""
-    with tqdm(total=total, desc=title, disable=not enabled, leave=False) as bar:
-
-        def advance(done: int) -> None:
-            bar.update(done - bar.n)
-
-        yield advance

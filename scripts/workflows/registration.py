@@ -32,7 +32,8 @@ from scripts.report.page import write_report
 from scripts.workflows.errors import describe, one_line_errors
 from scripts.workflows.options import given, truth, usable_device
 from scripts.workflows.pair_list import PairFiles
-from scripts.workflows.register import Clock, Settings, register_pair
+from scripts.workflows.register import register_pair
+from scripts.workflows.settings import Clock, Settings
 from scripts.workflows.writing import DIAGNOSTICS, check_folder, result_folder, write_json, write_result
 
 logger = logging.getLogger(__name__)
@@ -181,6 +182,7 @@ class Registration(Evaluator):
             self._names,
             clock,
         )
+        stored.files = sources
         result.diagnostics |= {
             "files": sources,
             "model": str(self.ckpt_path or type(self.network).__name__),

@@ -22,10 +22,14 @@ from scripts.io.itk import write_displacement, write_inverse_transform, write_tr
 from scripts.io.nifti import write_volume
 from scripts.io.posterior_file import StoredPosterior, save_posterior
 from scripts.io.writers import Writers
+from scripts.report.color_table import write_color_table
+from scripts.report.findings import find
+from scripts.report.verdict import verdict
 from scripts.summary.labels import write_volumes
 from scripts.summary.result import RegistrationResult
 
 DIAGNOSTICS = "diagnostics.json"
+COLORS = "labels.ctbl"
 
 
 @contextmanager
@@ -97,6 +101,7 @@ def write_result(stored: StoredPosterior, result: RegistrationResult, folder: Pa
     inverse = invert(result.displacement, grid)
     result.diagnostics["inverse_error_mm"] = inverse.mean_error_mm
     result.diagnostics["inverse_largest_error_mm"] = inverse.max_error_mm
+    result.diagnostics["judgement"] = verdict(result.diagnostics, find(result), result.warnings).sentence
     with Writers() as write:
         _write_maps(write, result, folder, header)
         write(write_displacement, folder / "displacement.nii.gz", result.displacement, grid, alignment)
@@ -111,13 +116,14 @@ def write_result(stored: StoredPosterior, result: RegistrationResult, folder: Pa
         write(save_posterior, stored, folder / "posterior.pt")
     if result.labels is not None:
         write_volumes(result.labels.volumes, folder / "volumes.csv")
+        write_color_table(result.labels.volumes, folder / COLORS)
     if result.modes:
         shares = [
             {"mode": number, "weight": mode.weight, "proposal": mode.sample}
             for number, mode in enumerate(result.modes, start=1)
         ]
-        verdict = {key: result.diagnostics.get(f"modes_{key}") for key in ("distinct", "p_value")}
-        write_json({"modes": shares, **verdict}, folder / "modes" / "modes.json")
+        distinct = {key: result.diagnostics.get(f"modes_{key}") for key in ("distinct", "p_value")}
+        write_json({"modes": shares, **distinct}, folder / "modes" / "modes.json")
 
 
 def _write_maps(write: Writers, result: RegistrationResult, folder: Path, header: Any) -> None:

@@ -102,7 +102,7 @@ def test_the_covariance_is_that_of_the_samples(registered, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "--image, --label or --points"),
+        ({}, "--image, --label, --points"),
         ({"image": "/nowhere.nii"}, "does not exist"),
         ({"image": "FIXED", "mode": "median"}, "--mode"),
         ({"points": "/nowhere.csv"}, "does not exist"),

@@ -1,0 +1,160 @@
+"""The app: which images a request means, in which order requests are served, where results are kept."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from monailabel.config import settings
+from monailabel.interfaces.app import MONAILabelApp
+from monailabel.tasks.activelearning.first import First
+from monailabel.tasks.activelearning.random import Random
+from monailabel.utils.others.generic import name_to_device
+
+from bundle.monailabel.errors import bad_request, forbidden, not_found
+from bundle.monailabel.registrations import Job, Registrations
+from bundle.monailabel.studies import Scan, StudyFolder
+from bundle.monailabel.tasks import RegistrationTask, tasks
+
+logger = logging.getLogger(__name__)
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = "registrations"
+"""Folder in the studies folder with the complete results, as `run inference` writes them."""
+
+
+class RegistrationApp(MONAILabelApp):
+    """Registers images of the datastore, or an uploaded one to them.
+
+    Args:
+        app_dir: this folder.
+        studies: a folder with images.
+        conf: `report` false leaves out the report of each result; `overrides` is a JSON object with more settings of
+            `configs/inference.json`.
+    """
+
+    def __init__(self, app_dir: str, studies: str, conf: Mapping[str, str] | None = None) -> None:
+        conf = dict(conf or {})
+        overrides = json.loads(conf.get("overrides", "{}"))
+        overrides["report"] = conf.get("report", "true").lower() in ("true", "1", "yes")
+        self.registrations = Registrations(ROOT, overrides)
+        version = json.loads((ROOT / "configs" / "metadata.json").read_text(encoding="utf-8"))["version"]
+        super().__init__(
+            app_dir=app_dir,
+            studies=studies,
+            conf=conf,
+            name="Structured SIR registration",
+            description="Registration of brain MRI with its uncertainty: labels, maps, transforms, modes",
+            version=version,
+        )
+
+    def init_datastore(self) -> StudyFolder:
+        """The studies folder; remote datastores hold no NIfTI files."""
+        if self.studies.startswith(("http://", "https://")):
+            raise ValueError(f"--studies must be a folder, got {self.studies}")
+        return StudyFolder(
+            self.studies,
+            extensions=settings.MONAI_LABEL_DATASTORE_FILE_EXT,
+            auto_reload=settings.MONAI_LABEL_DATASTORE_AUTO_RELOAD,
+            read_only=settings.MONAI_LABEL_DATASTORE_READ_ONLY,
+        )
+
+    def init_infers(self) -> dict[str, Any]:
+        """See :func:`~bundle.monailabel.tasks.tasks`."""
+        return tasks(lambda: self.datastore().list_images())
+
+    def init_strategies(self) -> dict[str, Any]:
+        """Which image to label next."""
+        return {"first": First(), "random": Random()}
+
+    def next_sample(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The next image to label; 404 for an unknown strategy."""
+        strategy = request.get("strategy") or "random"
+        if strategy not in self._strategies:
+            raise not_found(f"there is no strategy {strategy!r}; there are {', '.join(self._strategies)}")
+        return super().next_sample(request)
+
+    def infer(self, request: Mapping[str, Any], datastore: StudyFolder | None = None) -> dict[str, Any]:
+        """Serve one request.
+
+        Args:
+            request: `model`, the task; `image`, the fixed image's id; `moving`, that of the other; options.
+            datastore: another one than the app's.
+
+        Raises:
+            HTTPException: 4xx for what is wrong with the request.
+        """
+        store = datastore or self.datastore()
+        task = self._infers.get(str(request.get("model")))
+        if not isinstance(task, RegistrationTask):
+            raise not_found(f"there is no model {request.get('model')!r}; there are {', '.join(self._infers)}")
+        options = task.options(request)
+        fixed = self._fixed(request, store)
+        moving = store.scan(options["moving"], "moving")
+        if fixed.path == moving.path:
+            raise bad_request(f"fixed and moving are the same image, {fixed.name}")
+        label = store.label_of(moving, options["moving_tag"])
+        if label is None and task.needs_labels:
+            tags = ", ".join(store.get_labels_by_image_id(moving.name)) or "none"
+            raise not_found(f"{moving.name} has no labels with the tag {options['moving_tag']!r}; its tags: {tags}")
+        corrected = _corrected(options, fixed, store) if "landmarks" in options else None
+        job = Job(fixed, moving, label, corrected, options, _device(request))
+        if not fixed.stored:
+            with tempfile.TemporaryDirectory() as scratch:
+                file, figures, _ = self._work(task, job, Path(scratch))
+            return {"label": file, "tag": "", "file": file, "params": figures}
+        file, figures, folder = self._work(task, job, store.folder / RESULTS)
+        tag = str(request.get("label_tag") or f"{request['model']}_from_{moving.name}")
+        if str(request.get("save_label", True)).lower() in ("false", "0", "no"):
+            return {"label": file, "tag": tag, "file": file, "params": figures}
+        place = folder.relative_to(store.folder).as_posix()
+        figures["saved"] = {"image": fixed.name, "tag": tag, "folder": place}
+        store.save_label(fixed.name, file, tag, {"model": request["model"], "params": dict(figures)})
+        return {"label": fixed.name, "tag": tag, "file": file, "params": figures}
+
+    def _work(self, task: RegistrationTask, job: Job, parent: Path) -> tuple[str, dict[str, Any], Path]:
+        """The answer's file and figures, and the folder of the result that they are from."""
+        with self.registrations.turn(f"{job.moving.name} to {job.fixed.name}"):
+            folder = self.registrations.get(job, parent)
+            if "landmarks" in job.options:
+                folder = self.registrations.condition(job, folder)
+            file, figures = task({"folder": folder, "options": job.options})
+        return file, figures, folder
+
+    def _fixed(self, request: Mapping[str, Any], store: StudyFolder) -> Scan:
+        """The fixed image: an uploaded one of a session, else one of the datastore."""
+        name = request.get("image")
+        if not isinstance(name, str):
+            raise bad_request("no fixed image is named: give image, its id, or the session of an upload")
+        sessions = self.sessions()
+        if request.get("session") and sessions is not None:
+            path, uploads = Path(name).resolve(), Path(sessions.store_path).resolve()
+            if not path.is_relative_to(uploads):
+                raise forbidden("the image of a session must be an uploaded one")
+            if not path.is_file():
+                raise bad_request("a session must hold one file; folders and several files are not read")
+            return Scan(path.name, path, stored=False)
+        return store.scan(name, "fixed")
+
+
+def _corrected(options: Mapping[str, Any], fixed: Scan, store: StudyFolder) -> Path | None:
+    """The corrected label map of the fixed image that a request names by its tag."""
+    tag = options["corrected_tag"]
+    if not tag and not options["landmarks"]:
+        raise bad_request("nothing to take in: give landmarks, or the corrected_tag of labels saved for this image")
+    corrected = store.label_of(fixed, tag) if tag else None
+    if tag and corrected is None:
+        raise not_found(f"{fixed.name} has no labels with the tag {tag!r}")
+    return corrected
+
+
+def _device(request: Mapping[str, Any]) -> str:
+    given = request.get("device")
+    device = str(name_to_device(given)) if given else str(name_to_device(None))
+    if device.partition(":")[0] not in ("cpu", "cuda"):
+        raise bad_request(f"device must be cpu or cuda, got {given!r}")
+    return device

@@ -1,0 +1,200 @@
+"""Registers pairs for the app: one at a time, by the bundle's own `run inference`, and not twice."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from monai.bundle import ConfigParser
+
+from bundle.monailabel.errors import unprocessable
+from bundle.monailabel.studies import Scan
+from scripts.evidence.landmarks import COLUMNS
+from scripts.workflows.application import Application
+from scripts.workflows.atlas import FIT, SAMPLING
+from scripts.workflows.errors import EXPECTED, describe
+from scripts.workflows.writing import DIAGNOSTICS, write_json
+
+logger = logging.getLogger(__name__)
+
+_REQUEST = "request.json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one request wants registered.
+
+    Attributes:
+        fixed: the image to register to.
+        moving: the image that moves.
+        label: its label map.
+        corrected: a corrected label map of the fixed image, to condition on.
+        options: see :mod:`bundle.monailabel.options`.
+        device: where to compute.
+    """
+
+    fixed: Scan
+    moving: Scan
+    label: Path | None
+    corrected: Path | None
+    options: Mapping[str, Any]
+    device: str
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The options that decide about the registration itself."""
+        return {key: self.options[key] for key in ("num_proposals", "num_samples", "seed", "align", "refine_steps")}
+
+
+class Registrations:
+    """Results of registrations, made when they are first asked for.
+
+    A result is used again as long as its files and options are the same: asking for the uncertainty after the labels
+    costs nothing. Requests that come at the same time wait for each other.
+
+    Args:
+        root: the bundle's folder.
+        overrides: more settings of `configs/inference.json`.
+    """
+
+    def __init__(self, root: Path, overrides: Mapping[str, Any] | None = None) -> None:
+        self.root, self.overrides = root, dict(overrides or {})
+        self._queue = threading.Lock()
+
+    def get(self, job: Job, parent: Path) -> Path:
+        """The folder with the result of a pair, which is made in `parent`.
+
+        Raises:
+            HTTPException: 422 with the reason, when the pair cannot be registered.
+        """
+        pair = f"{job.moving.name} to {job.fixed.name}"
+        wanted = self._description(job)
+        for folder in parent.glob("*__to__*") if parent.is_dir() else ():
+            if _read(folder / _REQUEST) == wanted:
+                logger.info("%s: registered before, in %s", pair, folder)
+                return folder
+        logger.info("%s: registering on %s with %s", pair, job.device, job.settings)
+        start = time.perf_counter()
+        folder = self._register(job, parent)
+        write_json(wanted, folder / _REQUEST)
+        logger.info("%s: done in %.1f s, in %s", pair, time.perf_counter() - start, folder)
+        return folder
+
+    @contextmanager
+    def turn(self, what: str) -> Iterator[None]:
+        """Wait until nobody else registers; a result's folder stays as it is until the turn ends."""
+        if not self._queue.acquire(blocking=False):
+            logger.info("%s: waiting for another request", what)
+            self._queue.acquire()
+        try:
+            yield
+        finally:
+            self._queue.release()
+
+    def condition(self, job: Job, folder: Path) -> Path:
+        """Condition the registration in a folder on what an expert knows.
+
+        Returns:
+            The folder with the conditioned result, `conditioned` in that of the registration.
+
+        Raises:
+            HTTPException: 422 with the reason, when that is not possible.
+        """
+        options = job.options
+        with tempfile.TemporaryDirectory() as scratch:
+            landmarks = None
+            if options["landmarks"]:
+                landmarks = Path(scratch) / "landmarks.csv"
+                _write_landmarks(options["landmarks"], landmarks)
+            application = Application(
+                posterior=str(folder / "posterior.pt"),
+                landmarks=None if landmarks is None else str(landmarks),
+                landmarks_space=options["landmarks_space"],
+                landmark_std=options["landmark_std"],
+                corrected_label=None if job.corrected is None else str(job.corrected),
+                corrected_structures=options["corrected_structures"] or None,
+                outline_std=options["outline_std"],
+                settings={"progress": "log"},
+                report=bool(self.overrides.get("report", True)),
+                overwrite=True,
+                device=job.device,
+                debug=True,
+            )
+            with _refusals(folder.name):
+                application.run()
+        logger.info("%s: conditioned, in %s", folder.name, folder / "conditioned")
+        return folder / "conditioned"
+
+    def _register(self, job: Job, parent: Path) -> Path:
+        parser = ConfigParser()
+        parser.read_config(str(self.root / "configs" / "inference.json"))
+        settings = {
+            **self.overrides,
+            **job.settings,
+            "bundle_root": str(self.root),
+            "output_dir": str(parent),
+            "fixed": str(job.fixed.path),
+            "moving": str(job.moving.path),
+            "moving_label": None if job.label is None else str(job.label),
+            "device": torch.device(job.device),
+            "debug": True,
+            "evaluator::settings::progress": "log",
+        }
+        for key, value in settings.items():
+            parser[key] = value
+        with _refusals(f"{job.moving.name} to {job.fixed.name}"):
+            rows = parser.get_parsed_content("evaluator").run()
+        return parent / str(rows[0]["name"])
+
+    def _description(self, job: Job) -> dict[str, Any]:
+        """What a result depends on, as plain JSON."""
+        files = [self.root / "models" / "model.pt", job.fixed.path, job.moving.path, job.label]
+        stamps = {str(path): [path.stat().st_size, path.stat().st_mtime_ns] for path in files if path is not None}
+        return json.loads(json.dumps({"files": stamps, "options": job.settings, "overrides": self.overrides}))
+
+
+@contextmanager
+def _refusals(what: str) -> Iterator[None]:
+    """Errors that are meant for a person become answers of the server."""
+    try:
+        yield
+    except EXPECTED as error:
+        logger.warning("%s: %s", what, describe(error))
+        raise unprocessable(describe(error)) from error
+
+
+def _write_landmarks(points: Sequence[Mapping[str, Any]], path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["name", *COLUMNS])
+        writer.writerows([point["name"], *point["fixed"], *point["moving"]] for point in points)
+
+
+def figures_in(folder: Path) -> dict[str, Any]:
+    """A result's figures for the answer: the judgement, volumes with intervals, diagnostics."""
+    diagnostics = _read(folder / DIAGNOSTICS) or {}
+    keys = ("judgement", *SAMPLING, *FIT, "moving", "fixed", "warnings")
+    volumes: list[dict[str, Any]] = []
+    if (folder / "volumes.csv").is_file():
+        with (folder / "volumes.csv").open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                figures = {key: float(row[key]) for key in ("volume_mm3", "lower_95_mm3", "upper_95_mm3")}
+                volumes.append({"label": int(row["label"]), "name": row["name"], **figures})
+    return {**{key: diagnostics.get(key) for key in keys}, "volumes": volumes}
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None

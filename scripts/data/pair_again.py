@@ -1,0 +1,94 @@
+"""The files of a pair that was registered before, prepared again: the alignment and the work grid are known."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import torch
+from monai.data import MetaTensor
+from monai.transforms import Compose, CopyItemsd, Orientationd, ResampleToMatchd, Transform
+
+from scripts.alignment.align import Alignment, apply_alignment
+from scripts.data.errors import DataError
+from scripts.data.loading import IntegerLabeld, LoadVolumed, ScaleBraind
+from scripts.data.pair_input import FILE_KEYS, Antialiasd, CheckPaird, StripByMaskd
+from scripts.data.transforms import AXIS_LABELS, PlainCompose, spacing_transform
+from scripts.io.grid import Grid
+
+
+def pair_again_transforms(
+    fixed: Grid, moving: Grid, work: Grid, alignment: np.ndarray, percentile: float = 99.8
+) -> Compose:
+    """The transforms of :func:`~scripts.data.pair_input.pair_input_transforms`, with what they found out before.
+
+    Args:
+        fixed: grid of the fixed file.
+        moving: grid of the moving file.
+        work: the work grid.
+        alignment: from fixed to moving RAS mm, (4, 4).
+        percentile: see :class:`~scripts.data.loading.ScaleBraind`.
+    """
+    images, on_work = ("fixed", "moving"), ("fixed", "fixed_mask")
+    pixdim = [round(float(edge), 6) for edge in work.spacing]
+    axcodes = "".join(nib.orientations.aff2axcodes(work.affine))
+    return PlainCompose(
+        [
+            LoadVolumed(FILE_KEYS, allow_missing_keys=True),
+            SameGridd({"fixed": fixed, "moving": moving}),
+            CheckPaird(),
+            CopyItemsd(keys=images, names=("fixed_file", "moving_file")),
+            StripByMaskd(),
+            ScaleBraind(images, percentile),
+            KnownAlignmentd(alignment, work),
+            Antialiasd(images, pixdim[0]),
+            Orientationd(on_work, axcodes=axcodes, labels=AXIS_LABELS, allow_missing_keys=True),
+            spacing_transform(on_work, pixdim, ["bilinear", "nearest"]),
+            ResampleToMatchd(
+                (*images, "fixed_mask"), key_dst="work", mode=("bilinear", "bilinear", "nearest"),
+                padding_mode="zeros", dtype=np.float32, allow_missing_keys=True,
+            ),
+            IntegerLabeld(("fixed_label", "moving_label"), allow_missing_keys=True),
+        ]
+    )  # fmt: skip
+
+
+class SameGridd(Transform):
+    """Refuse a file that is not the one that was registered.
+
+    Raises:
+        DataError: when it lies on another grid.
+    """
+
+    def __init__(self, grids: Mapping[str, Grid]) -> None:
+        self.grids = grids
+
+    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+        """Check one pair."""
+        for role, grid in self.grids.items():
+            found = Grid.of(data[role])
+            if not found.same_as(grid, 0.01 * float(grid.spacing.min())):
+                raise DataError(
+                    f"{role} image: its grid (shape {found.shape}) is not that of the image that was registered "
+                    f"(shape {grid.shape}); name the right file with --{role}"
+                )
+        return dict(data)
+
+
+class KnownAlignmentd(Transform):
+    """Put the moving image where the alignment says, and an empty `work` volume on the work grid."""
+
+    def __init__(self, matrix: np.ndarray, work: Grid) -> None:
+        self.matrix, self.work = matrix, work
+
+    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+        """Align one pair."""
+        item = dict(data)
+        moved = not np.allclose(self.matrix, np.eye(4))
+        description = "Aligned as in the registration." if moved else "Not aligned, as in the registration."
+        item["alignment"] = Alignment(self.matrix, "affine" if moved else "none", description, np.nan, np.nan)
+        item["moving"] = apply_alignment(item["moving"], self.matrix)
+        item["work"] = MetaTensor(torch.zeros(1, *self.work.shape), affine=torch.from_numpy(self.work.affine.copy()))
+        return item

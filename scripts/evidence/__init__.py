@@ -1,0 +1,1 @@
+"""What an expert knows about a registered pair: corresponding points, corrected labels."""
