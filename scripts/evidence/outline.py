@@ -86,17 +86,20 @@ class Outline:
         self._places = torch.from_numpy((space.work.to_indices(self.points) + 0.5) / space.factor - 0.5)
         self._observations: Observations | None = None
 
-    def condition(self, proposal: StructuredGaussian, others: Sequence[Observations] = ()) -> Observations:
+    def condition(
+        self, proposal: StructuredGaussian, others: Sequence[Observations] = (), widening: float | None = None
+    ) -> Observations:
         """The outline as observations of the field, linear around the mean of the proposal that is given all of them.
 
         Args:
             proposal: batch shape (1,).
             others: what else is known, such as landmarks.
+            widening: of the proposal, see :class:`~scripts.inference.conditioning.ConditionedGaussian`.
         """
-        mean = (ConditionedGaussian(proposal, Observations.join(others)) if others else proposal).mean
+        mean = (ConditionedGaussian(proposal, Observations.join(others), widening) if others else proposal).mean
         for _ in range(_STEPS):
             now = self._linear(mean)
-            step = ConditionedGaussian(proposal, Observations.join([*others, now])).mean
+            step = ConditionedGaussian(proposal, Observations.join([*others, now]), widening).mean
             self._observations = now
             moved = np.linalg.norm((self._at(step) - self._at(mean))[0] @ self._matrix.T, axis=1).max()
             mean = step

@@ -43,12 +43,14 @@ class Knowledge:
         structures: labels of it that count; empty for those that differ from `labels.nii.gz` of the result, or, where
             there is none, for all.
         outline_std: of the corrected outlines, mm.
+        widening: τ of :class:`~scripts.inference.conditioning.ConditionedGaussian`; None for the likeliest.
     """
 
     landmarks: Landmarks | None = None
     corrected_label: str | None = None
     structures: Sequence[int] = field(default_factory=tuple)
     outline_std: float = 1.0
+    widening: float | None = None
 
 
 def prepare_again(stored: StoredPosterior, files: Mapping[str, str]) -> dict[str, Any]:
@@ -122,7 +124,7 @@ def condition_pair(
     with clock("conditioning"):
         parts, outline = _observations(item, stored, knowledge, proposal, folder)
         observations = Observations.join(parts)
-        gaussian = ConditionedGaussian(proposal, observations)
+        gaussian = ConditionedGaussian(proposal, observations, knowledge.widening)
     fixed, moving = (item[key].as_tensor()[None].to(device) for key in ("fixed", "moving"))
     mask = item["fixed_mask"].as_tensor()[None].to(device) if "fixed_mask" in item else None
     target = make_target(stored.target, stored.transform).to(device)
@@ -135,7 +137,7 @@ def condition_pair(
         )  # fmt: skip
     given = StoredPosterior(
         stored.raw, stored.layout, stored.transform, stored.space, posterior, stored.temperature, stored.scale,
-        stored.mean, stored.names, stored.target, stored.files, observations,
+        stored.mean, stored.names, stored.target, stored.files, observations, gaussian.widening,
     )  # fmt: skip
     result = conclude(item, given, (fixed, moving), settings, chunk, label_names, clock)
     result.diagnostics["conditioning"] = _figures(knowledge, gaussian, outline, stored, given)
@@ -164,7 +166,7 @@ def _observations(
         if not structures:
             raise DataError("corrected_label: none of its structures is in the moving label map")
     outline = Outline(corrected, moving_label, structures, stored.space, knowledge.outline_std)
-    return [*parts, outline.condition(proposal, parts)], outline
+    return [*parts, outline.condition(proposal, parts, knowledge.widening)], outline
 
 
 def corrected_structures(corrected: np.ndarray, folder: Path | None, grid: Grid) -> list[int]:
@@ -207,6 +209,7 @@ def _figures(
     figures: dict[str, Any] = {
         "observations": len(gaussian.observations),
         "log_evidence": gaussian.log_evidence(),
+        "widening": gaussian.widening,
         "surprise": gaussian.surprise(),
         "surprise_p_value": float(chi2.sf(gaussian.surprise(), len(gaussian.observations))),
     }
@@ -237,6 +240,6 @@ def _remarks(figures: Mapping[str, Any]) -> list[str]:
         return []
     return [
         "What was given contradicts what the model held for possible "
-        f"(χ² {figures['surprise']:.0f} for {figures['observations']} numbers): either the points are wrong, or the "
-        "model was too sure of itself here."
+        f"(χ² {figures['surprise']:.0f} for {figures['observations']} numbers): either it is wrong, or the model was "
+        f"too sure of itself here; it was given {figures['widening']:.3g} times the variance."
     ]
