@@ -64,7 +64,6 @@ class StoredPosterior:
         target: what the weights were made of, see :func:`~scripts.io.target_settings.target_settings`.
         files: paths of the files that were registered, by their roles.
         observations: what the proposal was conditioned on; None for nothing.
-        widening: of the proposal there, see :class:`~scripts.inference.conditioning.ConditionedGaussian`.
     """
 
     raw: Tensor
@@ -79,14 +78,11 @@ class StoredPosterior:
     target: dict[str, dict[str, Any]] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     observations: Observations | None = None
-    widening: float = 1.0
 
     def gaussian(self) -> StructuredGaussian:
         """The proposal, conditioned on the observations if there are any."""
         gaussian = self.layout.gaussian(self.raw)
-        if self.observations is None:
-            return gaussian
-        return ConditionedGaussian(gaussian, self.observations, self.widening)
+        return gaussian if self.observations is None else ConditionedGaussian(gaussian, self.observations)
 
     @torch.no_grad()
     def samples(self, chunk: int = CHUNK) -> Iterator[tuple[int, int, Tensor]]:
@@ -131,7 +127,6 @@ def save_posterior(stored: StoredPosterior, path: str | Path) -> None:
         "alignment": torch.from_numpy(np.ascontiguousarray(space.alignment)),
         "target": stored.target,
         "files": stored.files,
-        "widening": stored.widening,
         "observations": None if stored.observations is None else dict(vars(stored.observations)),
     }
     for name in ("fixed", "moving", "work"):
@@ -179,7 +174,6 @@ def load_posterior(path: str | Path, device: torch.device | str = "cpu") -> Stor
         content.get("target", {}),
         content.get("files", {}),
         Observations(**content["observations"]) if content.get("observations") else None,
-        content.get("widening", 1.0),
     )
 
 

@@ -42,7 +42,7 @@ class Application:
         corrected_label: a corrected label map of the fixed image.
         corrected_structures: the labels of it that count; None for those that differ from the result's.
         outline_std: of the corrected outlines, mm.
-        widening: how many times its variance the proposal gets where something is known; None for the likeliest.
+        discrepancy: allow for a local error of the model, see :mod:`~scripts.inference.discrepancy`.
         files: paths by role (fixed, moving, …) instead of those that the posterior remembers.
         settings: of :class:`~scripts.workflows.settings.Settings`, for conditioning; None in it, or nothing, for what
             the registration had.
@@ -70,7 +70,7 @@ class Application:
         corrected_label: str | None = None,
         corrected_structures: int | Sequence[int] | None = None,
         outline_std: float = 1.0,
-        widening: float | None = None,
+        discrepancy: bool = True,
         files: Mapping[str, str | None] | None = None,
         settings: Mapping[str, Any] | None = None,
         report: bool = True,
@@ -86,7 +86,7 @@ class Application:
         self.points_space, self.transforms, self.mode, self.output_dir = points_space, transforms, mode, output_dir
         self.landmarks, self.landmarks_space, self.landmark_std = landmarks, landmarks_space, landmark_std
         self.corrected_label, self.outline_std = corrected_label, outline_std
-        self.corrected_structures, self.widening, self.report = corrected_structures, widening, report
+        self.corrected_structures, self.discrepancy, self.report = corrected_structures, discrepancy, report
         self.files = {role: str(path) for role, path in (files or {}).items() if path not in NOTHING}
         self.settings = {name: value for name, value in (settings or {}).items() if value not in NOTHING}
         self.label_names, self.overwrite, self.device = label_names, overwrite, torch.device(device)
@@ -141,9 +141,7 @@ class Application:
     def _condition(self, stored: StoredPosterior, own: Path, folder: Path) -> StoredPosterior:
         """Condition, and write the result's folder."""
         # Everything that is quickly checked, before anything that takes time.
-        knowledge = Knowledge(outline_std=self.outline_std)
-        if self.widening not in NOTHING:
-            knowledge.widening = self.widening
+        knowledge = Knowledge(outline_std=self.outline_std, discrepancy=self.discrepancy)
         if self.landmarks not in NOTHING:
             knowledge.landmarks = read_landmarks(self.landmarks, self.landmarks_space, self.landmark_std)
         if self.corrected_label not in NOTHING:

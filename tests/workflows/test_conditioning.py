@@ -189,7 +189,6 @@ def test_a_corrected_label_draws_the_outline_there(registered, pair, tmp_path):
         ({"landmarks": "L", "files": {"fixed": "MOVED"}}, "is not that of the image that was registered"),
         ({"landmarks": "L", "output_dir": "OWN"}, "holds the registration itself"),
         ({"landmarks": "L", "settings": {"num_proposals": 1}}, "--num_proposals"),
-        ({"landmarks": "L", "widening": 0.5}, "widening"),
         ({"corrected_label": "/nowhere.nii"}, "does not exist"),
         ({"corrected_label": "SMALL"}, "is not that of the fixed image"),
         ({"corrected_label": "SAME"}, "nothing was corrected"),
