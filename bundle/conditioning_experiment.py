@@ -2,8 +2,8 @@
 
 Every ordered pair of the validation people is registered; then a simulated expert, who sees both label maps, works on
 the structure that came out worst: five marks where the registration is worst (`worst`; `exact`: the same without a
-discrepancy of the model), five at the structure's tips (`tips`), or its corrected outline (`outline`). Dice of the structure and the error at as many held-out points of the
-same kind, before and after. Writes a CSV file, and the table of docs/conditioning.md from it.
+discrepancy of the model), five at the structure's tips (`tips`), or its corrected outline (`outline`). Dice of the
+structure and the error at as many held-out points of the same kind, before and after. Writes a CSV file, and the table of docs/conditioning.md from it.
 """
 
 from __future__ import annotations

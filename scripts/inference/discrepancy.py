@@ -8,8 +8,9 @@ the covariance
     C = HΣHᵀ + s² + κ²K,   K_ij = exp(−‖x_i − x_j‖²/2ℓ²) d_iᵀd_j,
 
 and κ and ℓ are those under which the observations are likeliest, N(y; Hμ, C); κ = 0 where the proposal had room for
-them. The mean is shifted by the expectation of b, b̂(x) = κ² Σ_i exp(−‖x − x_i‖²/2ℓ²) d_i (C⁻¹(y − Hμ))_i, and N(μ + b̂, Σ) is
-conditioned on the observations exactly. Its mean is that of z + b given y; its covariance is that of z given y and b.
+them. The mean is shifted by the expectation of b, b̂(x) = κ² Σ_i exp(−‖x − x_i‖²/2ℓ²) d_i (C⁻¹(y − Hμ))_i, and then
+N(μ + b̂, Σ) is conditioned on the observations exactly. Its mean is that of z + b given y; its covariance is that of z
+given y and b.
 """
 
 from __future__ import annotations

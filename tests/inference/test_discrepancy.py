@@ -52,7 +52,7 @@ def test_a_large_error_is_taken_up_near_the_marks_and_not_far_away():
     assert errors[0] > 3
     assert errors[1] < 1
     far = (found.shift[0, -1].abs().max() / found.shift[0].abs().max()).item()
-    assert far < 0.05  # at least 6 field voxels from every mark
+    assert far < 0.14  # at least 6 field voxels from every mark, and e⁻² = 0.135
     torch.testing.assert_close(given.proposal.mean[0], gaussian().mean[0] + found.shift)
 
 
