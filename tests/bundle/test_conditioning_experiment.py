@@ -26,7 +26,7 @@ def test_the_worst_places_of_a_ball_that_is_too_far_left_are_its_sides():
     assert len(marks.given) == len(marks.held_out) == 5
     points = np.concatenate([marks.given.fixed, marks.held_out.fixed])
     apart = np.linalg.norm(points[:, None] - points[None], axis=2) + 1e9 * np.eye(10)
-    assert apart.min() >= APART_MM
+    assert apart.min() >= APART_MM[0]
     assert np.abs(marks.given.fixed[0, 0]) > 10
     error = marks.given.distances(np.zeros((3, 16, 16, 16)), space())
     assert error[0] == pytest.approx(8, abs=1.5)  # an outline of 2 mm voxels
@@ -37,12 +37,12 @@ def test_the_worst_places_of_a_ball_that_is_too_far_left_are_its_sides():
 
 def test_tips_of_a_shifted_ball_are_shifted_by_as_much():
     marks = marks_at_tips(ball() == 5, ball((4.0, 2, 0)) == 5, space())
-    assert len(marks.given) + len(marks.held_out) >= 8
+    assert len(marks.given) == len(marks.held_out) == 5
     np.testing.assert_allclose(marks.given.moving - marks.given.fixed, np.tile([4.0, 2, 0], (5, 1)), atol=1.5)
 
 
 def row(method: str, before: float, after: float) -> dict[str, str]:
-    values = {name: "1" for name in COLUMNS} | {"method": method, "weights": "w"}
+    values = dict.fromkeys(COLUMNS, "1") | {"method": method, "weights": "w"}
     for name in ("dice", "dice_all"):
         values |= {f"{name}_before": str(before), f"{name}_after": str(after)}
     return values
