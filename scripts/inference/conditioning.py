@@ -110,7 +110,7 @@ class ConditionedGaussian(StructuredGaussian):
     def marginal_variance(self, num_probes: int = 64, seed: int = 0) -> tuple[Tensor, Tensor]:
         """diag Σ − diag ΣH̃ᵀK⁻¹H̃Σ; the second term is exact, so the error is that of the first."""
         variance, error = self.proposal.marginal_variance(num_probes, seed)
-        root = torch.linalg.solve_triangular(self._k, torch.eye(len(self._k), dtype=self._k.dtype), upper=False)
+        root = torch.linalg.solve_triangular(self._k, torch.eye(len(self._k)).to(self._k), upper=False)
         columns = self.proposal.rsample(noise=self._lift(root), overwrite=True) - self.proposal.mean
         return variance - columns.square().sum(0), error
 

@@ -241,3 +241,14 @@ def test_velocities_are_refused(pair, weights, tmp_path, capsys):
     with pytest.raises(SystemExit):
         apply(tmp_path / name, tmp_path / "out", landmarks=str(tmp_path / "l.csv"))
     assert "velocities" in capsys.readouterr().err
+
+
+def test_a_posterior_of_an_earlier_version_is_refused(registered, tmp_path, capsys):
+    content = torch.load(registered / "posterior.pt", weights_only=True)
+    for key in ("target", "files", "observations", "log_evidence"):
+        del content[key]
+    torch.save({**content, "version": 1}, tmp_path / "posterior.pt")
+    write_landmarks(tmp_path / "l.csv", load_posterior(tmp_path / "posterior.pt"))
+    with pytest.raises(SystemExit):
+        apply(tmp_path, tmp_path / "out", landmarks=str(tmp_path / "l.csv"))
+    assert "register the pair again" in capsys.readouterr().err
