@@ -13,8 +13,8 @@ from scripts.evidence.outline import outline_points
 from scripts.summary.space import PairSpace
 
 STD_MM = 1.0
-APART_MM = 6.0
-"""Between two marks, and between a mark and a held-out point."""
+APART_MM = (6.0, 4.0, 2.0)
+"""Between any two of the points, given or held out: the largest of these for which the structure has room."""
 
 
 class Marks(NamedTuple):
@@ -42,12 +42,8 @@ def marks_where_worst(
     outline, other = outline_points(fixed, space.fixed), outline_points(moving, space.moving)
     carried = space.align(outline + space.displacement_at(control_points, outline))
     distance, nearest = cKDTree(other).query(carried)
-    chosen: list[int] = []
-    for index in np.argsort(-distance, kind="stable"):
-        if all(np.linalg.norm(outline[index] - outline[i]) >= APART_MM for i in chosen):
-            chosen.append(int(index))
-        if len(chosen) == 2 * count:
-            break
+    order = np.argsort(-distance, kind="stable")
+    chosen = order[_choose(outline[order], 2 * count)]
     return _split(outline[chosen], other[nearest[chosen]])
 
 
@@ -65,14 +61,22 @@ def marks_at_tips(fixed: np.ndarray, moving: np.ndarray, space: PairSpace, count
     outline, other = outline_points(fixed, space.fixed), outline_points(moving, space.moving)
     # Directions of the fixed image, seen in the moving one.
     turned = [space.alignment[:3, :3] @ d for d in directions]
-    pairs = [(_tip(outline, d), _tip(other, t)) for d, t in zip(directions, turned, strict=True)]
+    here, there = np.array([_tip(outline, d) for d in directions]), np.array([_tip(other, t) for t in turned])
+    chosen = _choose(here, 2 * count)
+    return _split(here[chosen], there[chosen])
+
+
+def _choose(points: np.ndarray, count: int) -> list[int]:
+    """The first points that keep their distance from all before them."""
     chosen: list[int] = []
-    for number, (point, _) in enumerate(pairs):
-        if all(np.linalg.norm(point - pairs[i][0]) >= APART_MM for i in chosen):
-            chosen.append(number)
-        if len(chosen) == 2 * count:
-            break
-    return _split(np.array([pairs[i][0] for i in chosen]), np.array([pairs[i][1] for i in chosen]))
+    for apart in APART_MM:
+        chosen = []
+        for index, point in enumerate(points):
+            if all(np.linalg.norm(point - points[i]) >= apart for i in chosen):
+                chosen.append(index)
+            if len(chosen) == count:
+                return chosen
+    return chosen
 
 
 def _tip(points: np.ndarray, direction: np.ndarray) -> np.ndarray:

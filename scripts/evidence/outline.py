@@ -25,7 +25,7 @@ from torch import Tensor
 
 from scripts.data.errors import DataError
 from scripts.gaussian import StructuredGaussian
-from scripts.inference.conditioning import ConditionedGaussian
+from scripts.inference.discrepancy import condition
 from scripts.inference.observations import Observations
 from scripts.io.grid import Grid
 from scripts.summary.space import PairSpace
@@ -86,17 +86,20 @@ class Outline:
         self._places = torch.from_numpy((space.work.to_indices(self.points) + 0.5) / space.factor - 0.5)
         self._observations: Observations | None = None
 
-    def condition(self, proposal: StructuredGaussian, others: Sequence[Observations] = ()) -> Observations:
+    def condition(
+        self, proposal: StructuredGaussian, others: Sequence[Observations] = (), lengths: Sequence[float] = ()
+    ) -> Observations:
         """The outline as observations of the field, linear around the mean of the proposal that is given all of them.
 
         Args:
             proposal: batch shape (1,).
             others: what else is known, such as landmarks.
+            lengths: of a discrepancy, see :func:`~scripts.inference.discrepancy.condition`.
         """
-        mean = (ConditionedGaussian(proposal, Observations.join(others)) if others else proposal).mean
+        mean = condition(proposal, Observations.join(others), lengths)[0].mean if others else proposal.mean
         for _ in range(_STEPS):
             now = self._linear(mean)
-            step = ConditionedGaussian(proposal, Observations.join([*others, now])).mean
+            step = condition(proposal, Observations.join([*others, now]), lengths)[0].mean
             self._observations = now
             moved = np.linalg.norm((self._at(step) - self._at(mean))[0] @ self._matrix.T, axis=1).max()
             mean = step

@@ -110,7 +110,7 @@ class ConditionedGaussian(StructuredGaussian):
     def marginal_variance(self, num_probes: int = 64, seed: int = 0) -> tuple[Tensor, Tensor]:
         """diag Σ − diag ΣH̃ᵀK⁻¹H̃Σ; the second term is exact, so the error is that of the first."""
         variance, error = self.proposal.marginal_variance(num_probes, seed)
-        root = torch.linalg.solve_triangular(self._k, torch.eye(len(self._k), dtype=self._k.dtype), upper=False)
+        root = torch.linalg.solve_triangular(self._k, torch.eye(len(self._k)).to(self._k), upper=False)
         columns = self.proposal.rsample(noise=self._lift(root), overwrite=True) - self.proposal.mean
         return variance - columns.square().sum(0), error
 
@@ -129,6 +129,10 @@ class ConditionedGaussian(StructuredGaussian):
     def surprise(self) -> float:
         """(y − Hμ)ᵀ(HΣHᵀ + s²)⁻¹(y − Hμ): like χ² with m degrees of freedom, if proposal and errors are as they say."""
         return float((self._surprise * self._solve_k(self._surprise[None])[0]).sum())
+
+    def surprise_and_spread(self) -> tuple[Tensor, Tensor]:
+        """(y − Hμ)/s, (m,), and the covariance (HΣHᵀ + s²)/s² that the proposal gives it, (m, m); float64."""
+        return self._surprise, self._k @ self._k.T
 
     # Parts
 

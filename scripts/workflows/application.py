@@ -41,6 +41,7 @@ class Application:
         corrected_label: a corrected label map of the fixed image.
         corrected_structures: the labels of it that count; None for those that differ from the result's.
         outline_std: of the corrected outlines, mm.
+        discrepancy: allow for a local error of the model, see :mod:`~scripts.inference.discrepancy`.
         files: paths by role (fixed, moving, …) instead of those that the posterior remembers.
         settings: of :class:`~scripts.workflows.settings.Settings`, for conditioning; None in it, or nothing, for what
             the registration had.
@@ -68,6 +69,7 @@ class Application:
         corrected_label: str | None = None,
         corrected_structures: int | Sequence[int] | None = None,
         outline_std: float = 1.0,
+        discrepancy: bool = True,
         files: Mapping[str, str | None] | None = None,
         settings: Mapping[str, Any] | None = None,
         report: bool = True,
@@ -85,7 +87,7 @@ class Application:
         self.landmarks = None if landmarks in ("", "null", "None") else landmarks
         self.landmarks_space, self.landmark_std = landmarks_space, landmark_std
         self.corrected_label, self.outline_std = given(corrected_label), outline_std
-        self.corrected_structures = corrected_structures
+        self.corrected_structures, self.discrepancy = corrected_structures, discrepancy
         self.files = {role: str(path) for role, path in (files or {}).items() if given(path) is not None}
         self.settings = {name: value for name, value in (settings or {}).items() if given(value) is not None}
         self.label_names, self.device = given(label_names), usable_device(device)
@@ -140,7 +142,7 @@ class Application:
     def _condition(self, stored: StoredPosterior, own: Path, folder: Path) -> StoredPosterior:
         """Condition, and write the result's folder."""
         # Everything that is quickly checked, before anything that takes time.
-        knowledge = Knowledge(outline_std=self.outline_std)
+        knowledge = Knowledge(outline_std=self.outline_std, discrepancy=self.discrepancy)
         if self.landmarks is not None:
             knowledge.landmarks = read_landmarks(self.landmarks, self.landmarks_space, self.landmark_std)
         if self.corrected_label is not None:

@@ -17,8 +17,11 @@ from scripts.data.pair_again import pair_again_transforms
 from scripts.data.pair_input import FILE_KEYS
 from scripts.evidence.landmarks import Landmarks
 from scripts.evidence.outline import Outline
+from scripts.gaussian import StructuredGaussian
+from scripts.gaussian.stencil import CHANNELS
 from scripts.inference.chunks import chunk_that_fits
 from scripts.inference.conditioning import ConditionedGaussian
+from scripts.inference.discrepancy import LENGTHS_MM, condition
 from scripts.inference.observations import Observations
 from scripts.inference.proposals import sample_posterior
 from scripts.io.grid import Grid
@@ -44,12 +47,14 @@ class Knowledge:
         structures: labels of it that count; empty for those that differ from `labels.nii.gz` of the result, or, where
             there is none, for all.
         outline_std: of the corrected outlines, mm.
+        discrepancy: allow for a local error of the proposal, see :mod:`~scripts.inference.discrepancy`.
     """
 
     landmarks: Landmarks | None = None
     corrected_label: str | None = None
     structures: Sequence[int] = field(default_factory=tuple)
     outline_std: float = 1.0
+    discrepancy: bool = True
 
 
 def prepare_again(stored: StoredPosterior, files: Mapping[str, str]) -> dict[str, Any]:
@@ -121,9 +126,13 @@ def condition_pair(
         )
     proposal = stored.layout.gaussian(stored.raw)
     with clock("conditioning"):
-        parts, outline = _observations(item, stored, knowledge, proposal, folder)
+        step = float(stored.space.work.spacing.mean()) * stored.space.factor
+        lengths = [length / step for length in LENGTHS_MM] if knowledge.discrepancy else []
+        parts, outline = _observations(item, stored, knowledge, proposal, lengths, folder)
         observations = Observations.join(parts)
-        gaussian = ConditionedGaussian(proposal, observations)
+        gaussian, discrepancy = condition(proposal, observations, lengths)
+        raw = stored.raw.clone()
+        raw[:, :CHANNELS] = gaussian.proposal.mean
     fixed, moving = (item[key].as_tensor()[None].to(device) for key in ("fixed", "moving"))
     mask = item["fixed_mask"].as_tensor()[None].to(device) if "fixed_mask" in item else None
     target = make_target(stored.target, stored.transform).to(device)
@@ -135,12 +144,16 @@ def condition_pair(
             chunk=chunk, progress=advance, evidence=None if outline is None else outline.log_correction,
         )  # fmt: skip
     given = StoredPosterior(
-        stored.raw, stored.layout, stored.transform, stored.space, posterior, stored.temperature, stored.scale,
-        stored.mean, stored.names, stored.target, stored.files, observations,
+        raw, stored.layout, stored.transform, stored.space, posterior, stored.temperature, stored.scale, stored.mean,
+        stored.names, stored.target, stored.files, observations,
     )  # fmt: skip
     result = conclude(item, given, (fixed, moving), settings, chunk, label_names, clock, model_window(target))
-    result.diagnostics["conditioning"] = _figures(knowledge, gaussian, outline, stored, given)
-    result.warnings += _remarks(result.diagnostics["conditioning"])
+    before = ConditionedGaussian(proposal, observations)  # the one that can be surprised
+    figures = _figures(knowledge, before, outline, stored, given)
+    figures["discrepancy_mm"] = 0.0 if discrepancy is None else discrepancy.amplitude * step / stored.space.factor
+    figures["discrepancy_length_mm"] = None if discrepancy is None else discrepancy.length * step
+    result.diagnostics["conditioning"] = figures
+    result.warnings += _remarks(figures)
     return given, result
 
 
@@ -148,7 +161,8 @@ def _observations(
     item: Mapping[str, Any],
     stored: StoredPosterior,
     knowledge: Knowledge,
-    proposal: Any,
+    proposal: StructuredGaussian,
+    lengths: Sequence[float],
     folder: Path | None,
 ) -> tuple[list[Observations], Outline | None]:
     """What is known, as observations of the field."""
@@ -165,7 +179,7 @@ def _observations(
         if not structures:
             raise DataError("corrected_label: none of its structures is in the moving label map")
     outline = Outline(corrected, moving_label, structures, stored.space, knowledge.outline_std)
-    return [*parts, outline.condition(proposal, parts)], outline
+    return [*parts, outline.condition(proposal, parts, lengths)], outline
 
 
 def corrected_structures(corrected: np.ndarray, folder: Path | None, grid: Grid) -> list[int]:
@@ -238,6 +252,6 @@ def _remarks(figures: Mapping[str, Any]) -> list[str]:
         return []
     return [
         "What was given contradicts what the model held for possible "
-        f"(χ² {figures['surprise']:.0f} for {figures['observations']} numbers): either the points are wrong, or the "
-        "model was too sure of itself here."
+        f"(χ² {figures['surprise']:.0f} for {figures['observations']} numbers): either it is wrong, or the model was "
+        f"too sure of itself here. A local error of {figures['discrepancy_mm']:.1f} mm of the model was allowed for."
     ]

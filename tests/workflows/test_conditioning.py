@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import SimpleITK as sitk  # noqa: N813
 import torch
+from monai.bundle import ConfigParser
 
 from scripts.evidence.landmarks import read_landmarks
 from scripts.inference.conditioning import ConditionedGaussian
@@ -16,7 +17,7 @@ from scripts.io.posterior_file import load_posterior
 from scripts.io.target_settings import make_target
 from scripts.workflows.application import Application
 from scripts.workflows.conditioning import prepare_again
-from tests.workflows.conftest import evaluator
+from tests.workflows.conftest import ROOT, evaluator
 
 AFFINE = np.array([[1.04, 0.05, 0, 3], [-0.05, 0.97, 0.02, -4], [0, -0.02, 1, 5], [0, 0, 0, 1.0]])
 
@@ -74,8 +75,12 @@ def conditioned(registered, tmp_path_factory):
     folder = tmp_path_factory.mktemp("given")
     stored = load_posterior(registered / "posterior.pt")
     fixed, moving = write_landmarks(folder / "landmarks.csv", stored)
-    files = apply(registered, folder / "out", landmarks=str(folder / "landmarks.csv"), landmark_std=0.05)
-    return folder, fixed, moving, files
+    # By the shipped config, whose names have to fit the code's.
+    parser = ConfigParser()
+    parser.read_config(str(ROOT / "configs/apply.json"))
+    options = {"posterior": str(registered / "posterior.pt"), "output_dir": str(folder / "out"), "report": False}
+    parser.update({**options, "landmarks": str(folder / "landmarks.csv"), "landmark_std": 0.05})
+    return folder, fixed, moving, parser.get_parsed_content("application").run()
 
 
 def test_all_files_of_a_registration_are_there(conditioned, registered):
@@ -236,3 +241,14 @@ def test_velocities_are_refused(pair, weights, tmp_path, capsys):
     with pytest.raises(SystemExit):
         apply(tmp_path / name, tmp_path / "out", landmarks=str(tmp_path / "l.csv"))
     assert "velocities" in capsys.readouterr().err
+
+
+def test_a_posterior_of_an_earlier_version_is_refused(registered, tmp_path, capsys):
+    content = torch.load(registered / "posterior.pt", weights_only=True)
+    for key in ("target", "files", "observations", "log_evidence"):
+        del content[key]
+    torch.save({**content, "version": 1}, tmp_path / "posterior.pt")
+    write_landmarks(tmp_path / "l.csv", load_posterior(tmp_path / "posterior.pt"))
+    with pytest.raises(SystemExit):
+        apply(tmp_path, tmp_path / "out", landmarks=str(tmp_path / "l.csv"))
+    assert "register the pair again" in capsys.readouterr().err
