@@ -244,8 +244,8 @@ def test_a_corrected_label_map_is_taken_in_as_by_run_apply(server, place):
     assert voxels(std)[own == structure].mean() < before[own == structure].mean()
     again = place / "by run apply"
     Application(
-        str(registration / "posterior.pt"), corrected_label=str(place / "corrected.nii.gz"),
-        corrected_structures=structure, outline_std=0.2, output_dir=str(again), report=False, progress=False, debug=True,
+        str(registration / "posterior.pt"), corrected_label=str(place / "corrected.nii.gz"), outline_std=0.2,
+        corrected_structures=structure, output_dir=str(again), report=False, progress=False, debug=True,
     ).run()  # fmt: skip
     assert np.array_equal(voxels(labels), voxels(again / "labels.nii.gz"))
     np.testing.assert_allclose(voxels(std), voxels(again / "uncertainty_std.nii.gz")[..., 0], atol=1e-6)
