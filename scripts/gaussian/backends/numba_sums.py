@@ -36,9 +36,9 @@ def squared_norms(a: Tensor) -> Tensor:
 
 # "reassoc": sums in several lanes at once, the same ones each time.
 @njit(fastmath={"contract", "reassoc", "nsz"})
-def _dot(a, b, start, stop):  # type: ignore[no-untyped-def]
+def _dot(a, b):  # type: ignore[no-untyped-def]
     total = 0.0
-    for d in range(start, stop):
+    for d in range(a.size):  # from 0: an index that might be negative would not vectorize
         total += np.float64(a[d]) * np.float64(b[d])
     return total
 
@@ -53,7 +53,7 @@ def _inner_products(a, b, out):  # type: ignore[no-untyped-def]
         for element in range(batch):
             for n in range(count):
                 for m in range(b.shape[0]):
-                    parts[block, element, n, m] = _dot(a[n, element], b[m, element], start, stop)
+                    parts[block, element, n, m] = _dot(a[n, element, start:stop], b[m, element, start:stop])
     out[:] = 0.0
     for block in range(blocks):
         out += parts[block]
@@ -66,5 +66,6 @@ def _squared_norms(a, out):  # type: ignore[no-untyped-def]
         n, element = job // batch, job % batch
         total = 0.0
         for start in range(0, size, _BLOCK):
-            total += _dot(a[n, element], a[n, element], start, min(start + _BLOCK, size))
+            part = a[n, element, start : min(start + _BLOCK, size)]
+            total += _dot(part, part)
         out[n, element] = total
