@@ -58,7 +58,7 @@ def test_all_files_are_there_and_in_the_fixed_images_space(reference, pair):
     assert names == {
         "warped.nii.gz", "displacement.nii.gz", "inverse_displacement.nii.gz", "transform.h5", "inverse_transform.h5",
         "uncertainty_std.nii.gz", "jacobian.nii.gz", "labels.nii.gz", "label_probability.nii.gz",
-        "label_entropy.nii.gz", "volumes.csv", "posterior.pt", "diagnostics.json", "modes/modes.json",
+        "label_entropy.nii.gz", "volumes.csv", "labels.ctbl", "posterior.pt", "diagnostics.json", "modes/modes.json",
         "modes/mode1_warped.nii.gz", "modes/mode1_transform.h5", "modes/mode2_warped.nii.gz",
         "modes/mode2_transform.h5",
     }  # fmt: skip
