@@ -22,7 +22,7 @@ from scripts.engines.errors import CheckpointError
 from scripts.io.atomic import atomic_path
 
 _TEMPERATURE = "weight_scale.temperature"
-_NAN_IF_UNKNOWN = ("weight_scale.value", _TEMPERATURE)
+_NAN_IF_UNKNOWN = ("weight_scale.value",)
 
 
 def save_atomically(content: Mapping[str, Any], path: str | Path) -> None:
@@ -101,8 +101,8 @@ def load_network(network: nn.Module, path: str | Path, strict: bool = True) -> l
         )
     if not fitting:
         raise CheckpointError(path, f"nothing in it fits this network; it holds {_listed(list(state))}")
-    # A file from before there was any calibration has no temperature: NaN then, not that of the weights before them.
-    uncalibrated = {name: torch.full_like(own[name], torch.nan) for name in own if name.endswith(_TEMPERATURE)}
+    # A file from before there was any calibration has no temperature: none then, not that of the weights before them.
+    uncalibrated = {name: torch.zeros_like(own[name]) for name in own if name.endswith(_TEMPERATURE)}
     network.load_state_dict({**uncalibrated, **fitting}, strict=False)
     return missing
 
@@ -148,7 +148,7 @@ def set_random_state(state: Mapping[str, Any]) -> None:
 
 
 def _non_finite(content: Any, name: str = "") -> list[str]:
-    """Names of floating-point tensors that are not finite. A NaN scale or temperature only says that none is known."""
+    """Names of floating-point tensors that are not finite. A NaN scale only says that none is known."""
     if isinstance(content, Tensor):
         known = name.endswith(_NAN_IF_UNKNOWN)
         return [] if known or not content.is_floating_point() or bool(torch.isfinite(content).all()) else [name]

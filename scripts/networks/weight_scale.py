@@ -14,7 +14,7 @@ class WeightScale(nn.Module):
     """σ_α: the running spread of log-weights that makes a temperature mean the same for all pairs (decision 10).
 
     Its buffer belongs into the checkpoint: inference divides by the last value. A second buffer holds the temperature
-    that `run calibration` fits after training, NaN as long as none was.
+    that `run calibration` fits after training, 0 as long as none was.
 
     Args:
         decay: γ of the exponential average.
@@ -28,8 +28,8 @@ class WeightScale(nn.Module):
         if not 0 <= decay < 1:
             raise ValueError(f"decay must be in [0, 1), got {decay}")
         self.decay = decay
-        for name in ("value", "temperature"):
-            self.register_buffer(name, torch.full((), math.nan, dtype=torch.float64))
+        self.register_buffer("value", torch.full((), math.nan, dtype=torch.float64))
+        self.register_buffer("temperature", torch.zeros((), dtype=torch.float64))
 
     @torch.no_grad()
     def update(self, log_weights: Tensor, processes: Processes = ALONE) -> Tensor:
@@ -46,7 +46,7 @@ class WeightScale(nn.Module):
         known = self.value > 0  # NaN is not
         average = torch.where(known, self.decay * self.value + (1 - self.decay) * spread, spread)
         self.value.copy_(torch.where(average.isfinite() & (average > 0), average, self.value))
-        self.temperature.fill_(math.nan)  # it was fitted to the weights as they were
+        self.temperature.zero_()  # it was fitted to the weights as they were
         return torch.where(self.value > 0, self.value, 1.0)
 
 

@@ -79,7 +79,7 @@ class TestWithImages:
         outcome = OBJECTIVES[name](registration_target(), layout)(
             random_raw(layout), *images(size=tuple(2 * n for n in GRID)), 1
         )
-        expected = {"V": {"entropy"}, "I": {"ess"}, "S": {"ess", "weight_scale"}}[name]
+        expected = {"V": {"entropy"}, "I": {"ess"}, "S": {"ess", "weight_scale", "log_proposal"}}[name]
         assert set(outcome.figures) == {"log_likelihood", "log_prior", "variance"} | expected
         assert all(type(value) is float and math.isfinite(value) for value in outcome.figures.values())
         assert outcome.loss.shape == ()

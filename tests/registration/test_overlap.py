@@ -53,7 +53,8 @@ def test_target_uses_labels_only_where_it_has_an_overlap():
     )
     target = Target(overlap=OverlapLikelihood([5], weight=0.1))
     difference = target(target.prepare(image, image, labels=labels)[0], z) - plain(plain.prepare(image, image)[0], z)
-    assert difference.item() == pytest.approx(0.1 * 512 * 0.5)
+    # With an overlap the correlation is computed step by step, without one in one pass: equal to single precision.
+    assert difference.item() == pytest.approx(0.1 * 512 * 0.5, abs=1e-3)
 
 
 @pytest.mark.parametrize("arguments", [{"labels": []}, {"labels": [1], "weight": 0.0}])
