@@ -18,10 +18,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from scripts.engines.checkpoint import read
+
 ROOT = Path(__file__).resolve().parents[1]
 VARIANTS = ("s_lc_10l", "v_lc", "v_d", "v_ld", "v_c", "i_lc", "s_d", "s_ld", "s_c", "s_lc", "s_lc_svf")
 SENSITIVITY = ("s_lc_5l", "s_lc_20l", "s_lc_30l", "s_lc_t2", "s_lc_t4")
 ENSEMBLE = tuple(f"vxm_{seed}" for seed in range(5))
+EPOCH = 25  # steps; epoch_length of the preset
 TEST_SPLIT = "configs/splits/oasis.json"
 
 
@@ -35,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--variants", default=",".join((*VARIANTS, *ENSEMBLE, *SENSITIVITY)), help="comma-separated")
     parser.add_argument("--num_pairs", type=int, default=16, help="test pairs, the same for all")
     parser.add_argument("--proposals", type=int, default=400, help="drawn for each pair in the evaluation")
-    parser.add_argument("--steps", type=int, default=600, help="of training, a multiple of 25")
+    parser.add_argument("--steps", type=int, default=600, help=f"of training, a multiple of {EPOCH}")
     chosen = parser.parse_args(arguments)
     folders, work = chosen.dataset_dir.split(","), chosen.work_dir.resolve()
     for variant in chosen.variants.split(","):
@@ -45,21 +48,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
             train(variant, folders, work / variant, chosen.steps)
             if not variant.startswith("vxm_"):
                 evaluate(variant, variant, folders[0], work, chosen.num_pairs, chosen.proposals)
+    if not set(ENSEMBLE) & set(chosen.variants.split(",")):
+        return
     members = [work / name / "last.pt" for name in ENSEMBLE]
-    if all(path.is_file() for path in members) and "vxm_0" in chosen.variants:
-        evaluate("vxm5", "vxm", folders[0], work, chosen.num_pairs, chosen.proposals, members)
+    # Whoever finishes the last member comes here after it: nobody has to wait for others.
+    if not all(finished(path, chosen.steps) for path in members):
+        return
+    with claimed(work / "vxm5.lock") as mine:
+        if mine:
+            evaluate("vxm5", "vxm", folders[0], work, chosen.num_pairs, chosen.proposals, members)
 
 
 def train(variant: str, folders: Sequence[str], output: Path, steps: int) -> None:
     """Train one variant, or go on with it."""
     # Members of an ensemble start from nothing, each from its own seed: from a common start they would hardly differ.
+    # Nothing is the empty string: MONAI ignores an option that is None.
     alone = variant.startswith("vxm_")
     config, seed = (variant[:3], variant[4:]) if alone else (variant, "0")
-    start = {"start_from": "None"} if alone else {}
+    start = {"start_from": ""} if alone else {}
     bundle(
-        "training", config, "configs/presets/comparison.yaml", dataset_dir=str(list(folders)), output_dir=str(output),
-        max_epochs=str(steps // 25), decay_steps=str(steps), seed=seed, **start,
+        "training", config, dataset_dir=str(list(folders)), output_dir=str(output), max_epochs=str(steps // EPOCH),
+        decay_steps=str(steps), seed=seed, **start,
     )  # fmt: skip
+
+
+def finished(checkpoint: Path, steps: int) -> bool:
+    """Whether a training has made all its steps, by the checkpoint that it leaves after each epoch."""
+    return checkpoint.is_file() and read(checkpoint)["progress"]["iteration"] >= steps // EPOCH * EPOCH
 
 
 def evaluate(
@@ -68,8 +83,9 @@ def evaluate(
     """Evaluate on test pairs and file the figures in docs/results."""
     weights = str([str(path) for path in members]) if members else str(work / name / "last.pt")
     output = work / name
+    # Whole volumes, whatever training crops; an expression, since MONAI ignores an option that is None.
     bundle(
-        "evaluation", config, "configs/evaluate.yaml", dataset_dir=folder, split_file=TEST_SPLIT, split="test",
+        "evaluation", config, dataset_dir=folder, split_file=TEST_SPLIT, split="test", roi_size="$None",
         num_pairs=str(pairs), evaluated_proposals=str(proposals), output_dir=str(output), ckpt_path=weights, name=name,
     )  # fmt: skip
     results = [sys.executable, "-m", "bundle.results"]
@@ -78,11 +94,19 @@ def evaluate(
         run([*results, "training", str(output), "--name", name])
 
 
-def bundle(task: str, variant: str, override: str, **options: str) -> None:
+def config_files(task: str, variant: str) -> list[str]:
+    """The configs of a task; each overrides those before it, so that the variant has the last word about the model.
+
+    Training and evaluation share all but the last: the network's output must be read as it was trained.
+    """
+    files = ["configs/train.yaml", "configs/presets/comparison.yaml", f"configs/variants/{variant}.yaml"]
+    return [*files, "configs/evaluate.yaml"] if task == "evaluation" else files
+
+
+def bundle(task: str, variant: str, **options: str) -> None:
     """Run a workflow of this bundle with a variant's config."""
-    configs = ["configs/train.yaml", f"configs/variants/{variant}.yaml", override]
     named = [part for key, value in options.items() for part in (f"--{key}", value)]
-    run([sys.executable, "-m", "monai.bundle", "run", task, "--config_file", str(configs), *named])
+    run([sys.executable, "-m", "monai.bundle", "run", task, "--config_file", str(config_files(task, variant)), *named])
 
 
 def run(command: Sequence[str]) -> None:

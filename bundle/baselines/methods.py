@@ -5,6 +5,7 @@ Packages are imported when a tool is used: each is needed by its own tool alone 
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import math
 import tempfile
@@ -21,6 +22,8 @@ from torch import Tensor
 from scripts.io.grid import Grid
 from scripts.io.itk import read_displacement
 from scripts.io.nifti import write_volume
+
+ROOT = Path(__file__).parents[2]
 
 
 class Registered(NamedTuple):
@@ -122,23 +125,25 @@ class Bundle:
         self.options = dict(options)
 
     def settings(self) -> dict[str, Any]:
-        """The overrides."""
-        return {"options": self.options}
+        """The overrides, and a short hash of the weights: results of two models must not get into one folder."""
+        weights = Path(self.options.get("ckpt_path", ROOT / "models/model.pt"))
+        with weights.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+        return {"options": self.options, "weights": digest}
 
     def __call__(self, fixed: MetaTensor, moving: MetaTensor) -> Registered:
         """Reading, alignment, sampling and the writing of all files but the report count."""
         from monai.bundle import ConfigWorkflow
 
-        root = Path(__file__).parents[2]
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             paths = _files(folder, fixed, moving)
             workflow = ConfigWorkflow(
-                config_file=str(root / "configs/inference.json"),
-                meta_file=str(root / "configs/metadata.json"),
+                config_file=str(ROOT / "configs/inference.json"),
+                meta_file=str(ROOT / "configs/metadata.json"),
                 logging_file=False,
                 workflow_type="infer",
-                bundle_root=str(root),
+                bundle_root=str(ROOT),
                 fixed=str(paths[0]),
                 moving=str(paths[1]),
                 output_dir=str(folder / "out"),

@@ -7,8 +7,9 @@
     python -m bundle.results training RUN --name s_lc_10l          take in a training's validation.csv
     python -m bundle.results calibration FOLDER                    take in what `run calibration` reported
 
-Groups are variants (2 mm, this bundle's models), baselines (2 mm, other tools), one_mm (files at 1 mm) and perturbed
-(disturbed pairs, named by the disturbance).
+Groups are variants (2 mm, the models of `bundle.comparison`), shipped (2 mm, models/model.pt, under the name `model`),
+baselines (2 mm, other tools), one_mm (files at 1 mm) and perturbed (the shipped model on disturbed pairs, named by the
+disturbance).
 """
 
 from __future__ import annotations
@@ -21,11 +22,9 @@ from pathlib import Path
 
 from bundle.results.pages import PAGES, outdated, update
 from bundle.results.pictures import draw_all
-from bundle.results.store import FOLDER, add
+from bundle.results.store import FOLDER, GROUPS, add
 from scripts.evaluation.results import ResultsError
 from scripts.io.atomic import write_text
-
-GROUPS = ("variants", "baselines", "one_mm", "perturbed")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from bundle.results.pictures import links
 from bundle.results.store import FOLDER
 from bundle.results.tables import (
+    OURS,
     RANKS,
     SHIPPED,
     TEMPERATURES,
@@ -35,7 +36,9 @@ _MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", flags=re.DOT
 def tables(folder: Path = FOLDER) -> dict[str, Callable[[], str]]:
     """Every table by its name."""
     groups = all_groups(folder)
-    variants, baselines, one_mm, perturbed = groups.values()
+    variants, shipped, baselines, one_mm, perturbed = (
+        groups[name] for name in ("variants", "shipped", "baselines", "one_mm", "perturbed")
+    )
 
     def paper(names: tuple[str, ...], kind: str) -> Callable[[], str]:
         return lambda: model_table(variants, names, kind)
@@ -49,13 +52,13 @@ def tables(folder: Path = FOLDER) -> dict[str, Callable[[], str]]:
         "rank_calibration": paper(RANKS, "Calibration"),
         "temperature_accuracy": paper(TEMPERATURES, "Accuracy"),
         "temperature_calibration": paper(TEMPERATURES, "Calibration"),
-        "baselines": lambda: tool_table(baselines, variants, ("v_lc", SHIPPED)),
+        "baselines": lambda: tool_table(baselines, {**variants, **shipped}, ("v_lc", OURS, SHIPPED)),
         "one_mm": lambda: tool_table(one_mm),
-        "perturbed": lambda: perturbed_table(perturbed, variants.get(SHIPPED)),
+        "perturbed": lambda: perturbed_table(perturbed, shipped.get(SHIPPED)),
         "fitted_temperature": lambda: temperature_table(folder / "calibration.json"),
         "targets": lambda: targets_table(variants, baselines, one_mm),
         "figures": lambda: links(folder),
-        "performance": lambda: performance_table(variants, one_mm),
+        "performance": lambda: performance_table(shipped, one_mm),
     }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from bundle.results.store import common, title
-from bundle.results.tables import NOTHING, SHIPPED, markdown, seconds
+from bundle.results.tables import NOTHING, OURS, markdown, seconds
 from scripts.evaluation.pair_result import PairResult
 from scripts.evaluation.table import summarize_results
 
@@ -66,10 +66,10 @@ def targets_table(variants: Group, baselines: Group, one_mm: Group) -> str:
 
 def against_variational(variants: Group) -> list[Target]:
     """S+LC 10L against V+LC, on the pairs that both have."""
-    if SHIPPED not in variants or REFERENCE not in variants:
+    if OURS not in variants or REFERENCE not in variants:
         return []
-    ours, theirs = (Scores.of(part) for part in common(variants[SHIPPED], variants[REFERENCE]))
-    names = f"{title(SHIPPED)} against {title(REFERENCE)}"
+    ours, theirs = (Scores.of(part) for part in common(variants[OURS], variants[REFERENCE]))
+    names = f"{title(OURS)} against {title(REFERENCE)}"
     gain, gap = ours.dice - theirs.dice, ours.oracle - ours.dice
     return [
         _ratio(f"{names}: AUSE_label at most 0.8 times", ours.ause, theirs.ause, 0.8),
@@ -85,7 +85,7 @@ def against_variational(variants: Group) -> list[Target]:
             gain >= 0,
         ),
         Target(
-            f"{title(SHIPPED)}: Oracle at least 0.008 above the mean field",
+            f"{title(OURS)}: Oracle at least 0.008 above the mean field",
             f"{ours.oracle:.4f} and {ours.dice:.4f}: {gap:+.4f}",
             gap >= 0.008,
         ),
@@ -95,7 +95,7 @@ def against_variational(variants: Group) -> list[Target]:
 def against_tools(variants: Group, baselines: Group) -> list[Target]:
     """The mean field's Dice and the time against ConvexAdam and SyN, on the same pairs."""
     lines = []
-    if SHIPPED not in variants:
+    if OURS not in variants:
         return []
     for tool, wanted, bar in (
         ("convexadam", "above ConvexAdam's", 0.0),
@@ -103,15 +103,15 @@ def against_tools(variants: Group, baselines: Group) -> list[Target]:
     ):
         if tool not in baselines:
             continue
-        own, other = common(variants[SHIPPED], baselines[tool])
+        own, other = common(variants[OURS], baselines[tool])
         if not own:
             continue
         ours, theirs = Scores.of(own), Scores.of(other)
         difference = ours.dice - theirs.dice
         measured = f"{ours.dice:.4f} against {theirs.dice:.4f} on {len(own)} pairs: {difference:+.4f}"
         reached = difference > bar if tool == "convexadam" else difference >= bar
-        lines.append(Target(f"{title(SHIPPED)}: Dice of the mean field {wanted}, 2 mm", measured, reached))
-        lines.append(_time(f"{title(SHIPPED)}: far below the time of {title(tool)} (a third), 2 mm", own, other))
+        lines.append(Target(f"{title(OURS)}: Dice of the mean field {wanted}, 2 mm", measured, reached))
+        lines.append(_time(f"{title(OURS)}: far below the time of {title(tool)} (a third), 2 mm", own, other))
     return lines
 
 
@@ -122,11 +122,11 @@ def velocity(variants: Group) -> list[Target]:
     lines = [
         Target("SVF: folds at most 0.01 %", f"{(folds := Scores.of(variants[SVF]).folds):.4f} %", folds <= 0.01),
     ]
-    if SHIPPED in variants:
-        ours, theirs = (Scores.of(part) for part in common(variants[SVF], variants[SHIPPED]))
+    if OURS in variants:
+        ours, theirs = (Scores.of(part) for part in common(variants[SVF], variants[OURS]))
         difference = ours.dice - theirs.dice
         measured = f"{ours.dice:.4f} against {theirs.dice:.4f}: {difference:+.4f}"
-        wanted = f"SVF: Dice within 0.005 of {title(SHIPPED)}"
+        wanted = f"SVF: Dice within 0.005 of {title(OURS)}"
         lines.append(Target(wanted, measured, abs(difference) <= 0.005 or difference > 0))
     return lines
 

@@ -290,6 +290,10 @@ class Evaluation(Evaluator):
             for name in ("num_proposals", "num_samples", "temperature", "seed"):
                 settings[name] = getattr(self, name)
             settings["scale"] = self._scale
+            stencil = self.layout.stencil
+            settings["layout.rank"] = self.layout.rank
+            for name in ("cross_channel", "initial_std", "dominance"):
+                settings[f"layout.{name}"] = getattr(stencil, name)
         for path, module in self.target.named_modules():
             for key, value in vars(module).items():
                 if isinstance(value, int | float | str) and key != "training" and not key.startswith("_"):

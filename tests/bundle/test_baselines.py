@@ -7,7 +7,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
-from monai.data import MetaTensor
+from monai.data import MetaTensor, list_data_collate
 
 from bundle.baselines.__main__ import main, option
 from bundle.baselines.methods import NAMES, Registered, Unregistered, _voxels, make
@@ -15,8 +15,9 @@ from bundle.baselines.run import pairs_of, run, score
 from scripts.data.pairs import PairDataset
 from scripts.data.synthetic import synthesize_subject
 from scripts.data.transforms import load_transforms
+from scripts.evaluation.pair_report import LabeledPair
 from scripts.evaluation.pair_result import RIBBON_SCORES
-from scripts.evaluation.results import ResultsError
+from scripts.evaluation.results import ResultsError, ResultStore
 from scripts.io.grid import Grid
 from scripts.io.itk import read_displacement, write_displacement
 from tests.engines.conftest import ROOT
@@ -79,6 +80,20 @@ def test_the_bundle_itself_through_files(dataset, tmp_path):
     # Whatever the weights: labels that were carried by a field in a wrong frame would overlap hardly at all.
     before, after = summary["pairs"]["dice_before"]["mean"], summary["structures"]["dice_mean"]["mean"]
     assert after > before - 0.05
+
+
+def test_results_of_other_weights_of_the_bundle_are_refused(dataset, tmp_path):
+    weights = tmp_path / "model.pt"
+    weights.write_bytes(b"some")
+    method = make("bundle", {"ckpt_path": str(weights)})
+    one = PairDataset(dataset.subjects, load_transforms(), dataset.pairs[:1])
+    store = ResultStore(tmp_path / "out")
+    store.check_settings({"method": "bundle", **method.settings()})
+    store.add(score(Registered(torch.zeros(3, 24, 32, 32), 1.0), LabeledPair.from_batch(list_data_collate([one[0]]))))
+    weights.write_bytes(b"others")
+    with pytest.raises(ResultsError, match="weights was"):
+        run("bundle", method, one, tmp_path / "out", progress=False)
+    assert make("bundle").settings()["weights"] != method.settings()["weights"]
 
 
 def moved_ball():

@@ -3,12 +3,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from ast import literal_eval
 from pathlib import Path
 
 import pytest
 import yaml
+from fire.parser import DefaultParseValue
+from monai.bundle import ConfigParser
 
 from bundle import comparison
+from scripts.engines.checkpoint import save_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,6 +27,7 @@ def test_the_common_start_and_the_split_are_in_the_bundle():
     for key in ("start_from", "split_file"):
         assert (ROOT / preset[key].split("'")[1].lstrip("/")).is_file()
     assert preset["epoch_length"] * preset["max_epochs"] == preset["decay_steps"]
+    assert preset["epoch_length"] == comparison.EPOCH
 
 
 def test_work_is_claimed_once(tmp_path):
@@ -44,14 +49,103 @@ def test_the_lock_of_a_process_that_is_gone_counts_for_nothing(tmp_path):
         assert lock.read_text() == str(os.getpid())
 
 
-def test_each_variant_is_trained_then_evaluated_and_filed(tmp_path, monkeypatch):
+def recorded(monkeypatch):
+    """The commands that would run, instead of hours of them."""
     commands: list[list[str]] = []
     monkeypatch.setattr(comparison, "run", lambda command: commands.append(list(command)))
+    return commands
+
+
+def option(command, name):
+    return command[command.index(f"--{name}") + 1]
+
+
+def tasks(commands):
+    return [command[4] if "monai.bundle" in command else command[3] for command in commands]
+
+
+def test_each_variant_is_trained_then_evaluated_and_filed(tmp_path, monkeypatch):
+    commands = recorded(monkeypatch)
     comparison.main(["--dataset_dir", "/a,/b", "--work_dir", str(tmp_path), "--variants", "v_d,vxm_3"])
-    tasks = [command[4] if "monai.bundle" in command else command[3] for command in commands]
-    assert tasks == ["training", "evaluation", "add", "training", "training"]
-    evaluation, ensemble = commands[1], commands[-1]
-    assert evaluation[evaluation.index("--dataset_dir") + 1] == "/a"
-    assert evaluation[evaluation.index("--split") + 1] == "test"
-    assert ensemble[ensemble.index("--seed") + 1] == "3"
-    assert ensemble[ensemble.index("--start_from") + 1] == "None"
+    assert tasks(commands) == ["training", "evaluation", "add", "training", "training"]
+    evaluation, member = commands[1], commands[-1]
+    assert option(evaluation, "dataset_dir") == "/a"
+    assert option(evaluation, "split") == "test"
+    assert option(member, "seed") == "3"
+
+
+def of_command(command):
+    """The config as `monai.bundle run` reads this command: options that are None do not count."""
+    files = [str(ROOT / path) for path in literal_eval(option(command, "config_file"))]
+    parser = ConfigParser()
+    parser.read_config(files)
+    for name, value in zip(command[5::2], command[6::2], strict=True):
+        if name != "--config_file" and DefaultParseValue(value) is not None:
+            parser[name.removeprefix("--")] = DefaultParseValue(value)
+    parser["bundle_root"] = str(ROOT)
+    return parser
+
+
+def described(value):
+    """An object by its class and its settings, those of its parts included."""
+    if isinstance(value, int | float | str | bool | None):
+        return value
+    settings = {key: described(v) for key, v in vars(value).items() if not key.startswith("_") and key != "training"}
+    return type(value).__name__, settings
+
+
+@pytest.mark.parametrize(("variant", "energy"), [("s_lc_10l", 8.0), ("v_d", 8.0), ("vxm", 1.0)])
+def test_evaluation_reads_the_model_as_training_did(variant, energy, tmp_path, monkeypatch):
+    commands = recorded(monkeypatch)
+    comparison.train("vxm_0" if variant == "vxm" else variant, ["/a", "/b"], tmp_path, 600)
+    comparison.evaluate(variant, variant, "/a", tmp_path, 16, 400)
+    training, evaluation = of_command(commands[0]), of_command(commands[1])
+    for part in ("layout", "likelihood", "prior", "mean_prior", "transform", "posterior_temperature"):
+        trained, evaluated = (described(parser.get_parsed_content(part)) for parser in (training, evaluation))
+        assert trained == evaluated, part
+    assert training.get_parsed_content("energy") == energy
+    expected = 0.5**0.5 if variant == "vxm" else 0.5 / 8**0.5
+    assert evaluation.get_parsed_content("likelihood").sigma == pytest.approx(expected)
+    if variant != "vxm":
+        assert evaluation.get_parsed_content("layout").stencil.initial_std == 0.1
+    # The pairs are evaluation's own: whole volumes of the test people.
+    assert training.get_parsed_content("roi_size") == [80, 88, 104]
+    assert evaluation.get_parsed_content("roi_size") is None
+    assert evaluation.get_parsed_content("split_file") == comparison.TEST_SPLIT
+    assert evaluation.get_parsed_content("dataset_dir") == "/a"
+    assert bool(training.get_parsed_content("start_from")) == (variant != "vxm")
+
+
+def test_an_empty_option_reaches_the_config_and_none_does_not(tmp_path):
+    # What the commands rely on, by MONAI's own command line.
+    (tmp_path / "config.yaml").write_text(
+        f"start_from: mean.pt\nroi_size: [1]\nimports: [$import pathlib]\n"
+        f"run: [\"$pathlib.Path('{tmp_path}/out').write_text(repr([@start_from, @roi_size]))\"]\n"
+    )
+    command = [sys.executable, "-m", "monai.bundle", "run", "--config_file", str(tmp_path / "config.yaml")]
+    seen = []
+    for value in ("", "None"):
+        subprocess.run([*command, "--start_from", value, "--roi_size", "$None"], check=True, capture_output=True)
+        seen.append((tmp_path / "out").read_text())
+    assert seen == ["['', None]", "['mean.pt', None]"]
+
+
+def members(folder, iterations):
+    for name, iteration in zip(comparison.ENSEMBLE, iterations, strict=True):
+        save_atomically({"progress": {"iteration": iteration}}, folder / name / "last.pt")
+
+
+def test_the_ensemble_waits_for_all_members_and_is_evaluated_by_one_process(tmp_path, monkeypatch):
+    commands = recorded(monkeypatch)
+    call = ["--dataset_dir", "/a", "--work_dir", str(tmp_path), "--variants", "vxm_0", "--steps", "50"]
+    members(tmp_path, [50, 50, 50, 50, 25])
+    comparison.main(call)
+    assert tasks(commands) == ["training"]
+    members(tmp_path, [50] * 5)
+    with comparison.claimed(tmp_path / "vxm5.lock"):
+        comparison.main(call)
+    assert tasks(commands) == ["training"] * 2
+    comparison.main(call)
+    assert tasks(commands) == ["training"] * 3 + ["evaluation", "add"]
+    assert option(commands[-2], "ckpt_path").count("last.pt") == 5
+    assert not (tmp_path / "vxm5.lock").exists()

@@ -109,6 +109,24 @@ def test_disturbed_pairs_beside_the_same_pairs_as_they_are():
     assert table.splitlines()[2] == "| blur | 2 | 0.400 | 0.700 | -0.020 | 0.1000 |"
 
 
+def test_the_shipped_model_is_not_the_comparisons(tmp_path):
+    commit(tmp_path, "variants", "s_lc_10l", results(dice_mean=0.75), tmp_path)
+    commit(tmp_path, "baselines", "syn", results(2, dice_mean=0.7), tmp_path)
+    commit(tmp_path, "perturbed", "blur", results(2, dice_mean=0.70), tmp_path)
+    made = tables(tmp_path)
+    assert made["performance"]() == NOTHING
+    assert made["perturbed"]().splitlines()[2].split(" | ")[4] == "–"
+    assert "shipped model" not in made["baselines"]()
+    commit(tmp_path, "shipped", "model", results(3, dice_mean=0.78), tmp_path)
+    made = tables(tmp_path)
+    assert made["performance"]().splitlines()[2].startswith("| 2 mm | 3 | 0.500 | 0.780 |")
+    assert made["perturbed"]().splitlines()[2].split(" | ")[4] == "-0.080"
+    rows = [line.split(" | ")[:4] for line in made["baselines"]().splitlines()[2:]]
+    assert rows[-1] == ["| shipped model", "2", "0.500", "0.780 (0.00)"]  # on SyN's two pairs
+    assert rows[-2][0] == "| S+LC 10L"
+    assert "shipped" not in made["accuracy"]()
+
+
 def compared(ours, theirs):
     same, other = common(ours, theirs)
     return [(r.fixed, r.moving) for r in same], [(r.fixed, r.moving) for r in other]
@@ -205,6 +223,8 @@ def test_commands(tmp_path, monkeypatch, capsys):
     report |= {"before": row, "after": {**row, "temperature": 4.5, "ause_label": 0.055}}
     (tmp_path / "run/calibration.json").write_text(json.dumps(report))
     main(["add", "run/evaluation_test", "--group", "variants", "--name", "s_lc_10l"])
+    main(["add", "run/evaluation_test", "--group", "shipped", "--name", "model"])
+    assert (tmp_path / "docs/results/shipped/model_pairs.csv").is_file()
     main(["training", "run", "--name", "s_lc_10l"])
     main(["calibration", "run"])
     assert "/home" not in (tmp_path / "docs/results/calibration.json").read_text()

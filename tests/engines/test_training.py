@@ -42,7 +42,7 @@ def state(path):
 
 def assert_same(a, b):
     if isinstance(a, torch.Tensor):
-        assert torch.equal(a, b)
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)  # NaN: a temperature that is not calibrated
     elif isinstance(a, dict):
         assert a.keys() == b.keys()
         for key in a:
@@ -71,6 +71,22 @@ def test_two_epochs_and_a_resumption_of_two_equal_four(tmp_path):
     assert_same(read(tmp_path / "whole/last.pt"), read(tmp_path / "parts/last.pt"))
     whole, parts = ((tmp_path / n / "validation.csv").read_text() for n in ("whole", "parts"))
     assert whole == parts
+
+
+@pytest.mark.parametrize("max_epochs", [2, 1])  # as many as were asked for before, or fewer
+def test_a_finished_training_is_left_as_it_is(max_epochs, tmp_path, caplog):
+    train(tmp_path, max_epochs=2)
+    names = ("last.pt", "model.pt", "training.csv", "validation.csv", "validation.png")
+    paths = [path for name in names if (path := tmp_path / name).exists()]
+    before = [(path.read_bytes(), path.stat().st_mtime_ns) for path in paths]
+    caplog.set_level("INFO", logger="scripts.engines")
+    caplog.clear()
+    workflow = train(tmp_path, max_epochs=max_epochs)
+    assert [(path.read_bytes(), path.stat().st_mtime_ns) for path in paths] == before
+    lines = [r.getMessage() for r in caplog.records if r.name.startswith("scripts.engines")]
+    assert lines == [f"{tmp_path / 'last.pt'} is finished after iteration 4: nothing to train"]
+    assert_same(dict(workflow.parser.get_parsed_content("network").state_dict()), state(tmp_path / "last.pt")[0])
+    assert workflow.parser.get_parsed_content("validate::evaluator").state.iteration == 0
 
 
 def test_nan_batch_stops_with_the_iteration_and_the_pair_and_leaves_finite_checkpoints(tmp_path):

@@ -128,6 +128,22 @@ def test_refuses_another_network_in_the_same_folder(dataset, tmp_path):
     evaluation(one, tmp_path, untrained(seed=1)[0], resume=False).run()
 
 
+def test_refuses_another_reading_of_the_same_weights(dataset, tmp_path):
+    one = part(dataset, dataset.pairs[:1])
+    network, _ = untrained()
+
+    def run(**reading):
+        layout = ProposalLayout(rank=3, **reading)
+        Evaluation(network, layout, Target(NCCLikelihood(3)), one, SCORED, tmp_path, figures=False, **FEW).run()
+
+    run()
+    with pytest.raises(ResultsError, match=r"layout\.initial_std was 0\.25, now 0\.1"):
+        run(initial_std=0.1)
+    with pytest.raises(ResultsError, match=r"layout\.dominance was None, now 0\.9"):
+        run(dominance=0.9)
+    run()  # as it was: goes on
+
+
 def test_ensemble(dataset, tmp_path):
     members = [untrained(deterministic=True, seed=seed, gain=3.0) for seed in range(3)]
     networks, layout = [network for network, _ in members], members[0][1]

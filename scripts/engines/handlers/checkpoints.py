@@ -24,6 +24,8 @@ LAST, BEST = "last.pt", "model.pt"
 class Checkpoints:
     """Writes `last.pt` after epochs and continues from it: 2 epochs and a resumption of 2 equal 4 epochs.
 
+    A training that is finished already, started again, ends at once and leaves its files as they are.
+
     Args:
         directory: where checkpoints go.
         network: the network.
@@ -50,18 +52,23 @@ class Checkpoints:
 
     def attach(self, engine: Any) -> None:
         """Load now, before the engine runs; save after its epochs."""
-        self._load(engine)
         check_agreement(
             "the iteration to go on from",
-            engine.state.iteration,
+            self._load(engine),
             f"{self.path.parent} must be a folder that all machines see",
         )
         engine.add_event_handler(Events.EPOCH_COMPLETED, self._after_epoch)
 
-    def _load(self, engine: Any) -> None:
+    def _load(self, engine: Any) -> int:
+        """Load what there is; returns the iteration that it comes from, 0 for a start."""
         if self.resume and self.path.is_file():
             content = read(self.path)
             load_network(network_of(self.network), self.path)
+            done: int = content["progress"]["iteration"]
+            if done >= engine.state.epoch_length * engine.state.max_epochs:
+                logger.info("%s is finished after iteration %d: nothing to train", self.path, done)
+                engine.add_event_handler(Events.STARTED, _end_at_once)
+                return done
             for name, part in self.parts.items():
                 if name not in content:
                     raise CheckpointError(self.path, f"has no state of the {name}; start anew with resume=False")
@@ -78,10 +85,12 @@ class Checkpoints:
             if self.sampler is not None:
                 self.sampler.set_epoch(progress["epoch"])
             set_random_state(content["random"])
-            logger.info("resuming %s after epoch %d, iteration %d", self.path, progress["epoch"], progress["iteration"])
-        elif self.start_from:
+            logger.info("resuming %s after epoch %d, iteration %d", self.path, progress["epoch"], done)
+            return done
+        if self.start_from:
             fresh = load_network(network_of(self.network), self.start_from, strict=False)
             logger.info("started from %s; not in it, so fresh: %s", self.start_from, ", ".join(fresh) or "nothing")
+        return 0
 
     def _after_epoch(self, engine: Any) -> None:
         state = engine.state
@@ -101,6 +110,13 @@ class Checkpoints:
             "random": random_state(),
         }
         save_atomically(content, self.path)
+
+
+def _end_at_once(engine: Any) -> None:
+    """End a run before its first epoch, so that nothing validates or saves; Ignite would begin anew instead."""
+    engine.state.epoch = engine.state.max_epochs
+    engine.state.iteration = engine.state.epoch_length * engine.state.max_epochs  # for the progress bar: all done
+    engine.terminate()
 
 
 class BestModel:
