@@ -80,9 +80,7 @@ def check_replaceable(folder: Path) -> None:
     except (OSError, ValueError):
         header = ""
     if header != ",".join(COLUMNS):
-        raise DataError(
-            f"{folder} is no folder of samples (no {WEIGHTS} of ours); choose another --output_dir"
-        )
+        raise DataError(f"{folder} is no folder of samples (no {WEIGHTS} of ours); choose another --output_dir")
     for path in sorted(folder.iterdir()):
         if path.name != WEIGHTS and not path.match("sample_*.h5"):
             raise DataError(f"{folder} also holds {path.name}; move it away, or choose another --output_dir")

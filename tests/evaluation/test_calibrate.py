@@ -142,7 +142,7 @@ def test_nothing_to_choose_by_is_an_error_and_writes_nothing(saved, dataset):
     _, _, path = saved
     old = path.read_bytes()
     with pytest.raises(DataError, match="there are no pairs"):
-        calibrate(saved, part(dataset, [])).run()
+        calibrate(saved, []).run()
     job = calibrate(saved, dataset)
     job.labels = (9999,)
     with pytest.raises(DataError, match="ause_label could not be computed at any temperature"):
