@@ -55,8 +55,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     if arguments.dataset_dir is not None:
         model = load_model(arguments.ckpt_path)
-        settings = Settings(arguments.num_proposals, arguments.num_samples, num_modes=0, progress=False)
-        settings.temperature = float(model["temperature"])
+        settings = settings_of(model, arguments.num_proposals, arguments.num_samples)
         people = read_split(arguments.split_file).parts["val"]
         for moving, fixed in list(itertools.permutations(people, 2))[: arguments.pairs]:
             item = load_pair(model, arguments.dataset_dir, moving, fixed)
@@ -68,11 +67,21 @@ def main() -> None:
     print(f"{arguments.csv} and the table in {arguments.docs} are written")
 
 
-def load_model(ckpt_path: Path) -> dict[str, Any]:
-    """Network, objective, preprocessing and temperature of configs/inference.json, with these weights."""
+def settings_of(model: Mapping[str, Any], num_proposals: int, num_samples: int) -> Settings:
+    """How pairs are registered; a temperature of None is that of the weights, or the one of training."""
+    return Settings(num_proposals, num_samples, model["temperature"], num_modes=0, progress=False)
+
+
+def load_model(ckpt_path: Path, **overrides: Any) -> dict[str, Any]:
+    """Network, objective, preprocessing and temperature of configs/inference.json, with these weights.
+
+    Args:
+        ckpt_path: the weights.
+        overrides: values of the config.
+    """
     parser = ConfigParser()
     parser.read_config(str(ROOT / "configs/inference.json"))
-    parser.update({"bundle_root": str(ROOT), "align": "none", "device": "$torch.device('cpu')"})
+    parser.update({"bundle_root": str(ROOT), "align": "none", "device": "$torch.device('cpu')", **overrides})
     names = ("network_def", "objective", "preprocessing", "temperature")
     model = {name: parser.get_parsed_content(name) for name in names}
     load_network(model["network_def"], str(ckpt_path))

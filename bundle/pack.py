@@ -18,7 +18,9 @@ ROOT = Path(__file__).parents[1]
 NAME = "structured_sir_registration"
 """Name of the bundle, and of the folder that unpacking makes."""
 FOLDERS = ("bundle", "configs", "docs", "models", "scripts")
-FILES = ("CHANGELOG.md", "LICENSE", "README.md", "requirements.txt")
+FILES = ("CHANGELOG.md", "LICENSE", "Makefile", "README.md", "requirements.txt")
+LEFT_BY_APP = tuple(PurePosixPath("bundle/monailabel") / name for name in ("bin", "lib", "logs", "model"))
+"""Folders that a MONAI Label server makes in its app: logs and copies, no part of the bundle."""
 MANIFEST = "manifest.json"
 EARLIEST = (1980, 1, 1, 0, 0, 0)  # that a zip file can state
 
@@ -28,7 +30,7 @@ class PackError(ValueError):
 
 
 def bundle_files(root: Path = ROOT) -> list[Path]:
-    """All files of the bundle, relative to its root, sorted; neither caches nor hidden files.
+    """All files of the bundle, relative to its root, sorted; neither caches, hidden files nor a server's.
 
     Raises:
         PackError: for links, which might lead outside.
@@ -38,6 +40,8 @@ def bundle_files(root: Path = ROOT) -> list[Path]:
         for path in sorted((root / folder).rglob("*")):
             relative = path.relative_to(root)
             if any(part.startswith(".") or part == "__pycache__" for part in relative.parts):
+                continue
+            if any(PurePosixPath(relative.as_posix()).is_relative_to(place) for place in LEFT_BY_APP):
                 continue
             if path.is_symlink():
                 raise PackError(f"{relative} is a link; a bundle holds files only")

@@ -17,7 +17,7 @@ from monailabel.utils.others.generic import name_to_device
 
 from bundle.monailabel.errors import bad_request, forbidden, not_found
 from bundle.monailabel.registrations import Job, Registrations
-from bundle.monailabel.studies import Scan, StudyFolder
+from bundle.monailabel.studies import Scan, StudyFolder, check_name
 from bundle.monailabel.tasks import RegistrationTask, tasks
 
 logger = logging.getLogger(__name__)
@@ -102,14 +102,17 @@ class RegistrationApp(MONAILabelApp):
             tags = ", ".join(store.get_labels_by_image_id(moving.name)) or "none"
             raise not_found(f"{moving.name} has no labels with the tag {options['moving_tag']!r}; its tags: {tags}")
         corrected = _corrected(options, fixed, store) if "landmarks" in options else None
+        tag = str(request.get("label_tag") or f"{request['model']}_from_{moving.name}")
+        save = fixed.stored and str(request.get("save_label", True)).lower() not in ("false", "0", "no")
+        if save:
+            check_name("tag", tag)  # before the work, not when its result is saved
         job = Job(fixed, moving, label, corrected, options, _device(request))
         if not fixed.stored:
             with tempfile.TemporaryDirectory() as scratch:
                 file, figures, _ = self._work(task, job, Path(scratch))
             return {"label": file, "tag": "", "file": file, "params": figures}
         file, figures, folder = self._work(task, job, store.folder / RESULTS)
-        tag = str(request.get("label_tag") or f"{request['model']}_from_{moving.name}")
-        if str(request.get("save_label", True)).lower() in ("false", "0", "no"):
+        if not save:
             return {"label": file, "tag": tag, "file": file, "params": figures}
         place = folder.relative_to(store.folder).as_posix()
         figures["saved"] = {"image": fixed.name, "tag": tag, "folder": place}

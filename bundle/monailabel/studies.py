@@ -73,12 +73,12 @@ class StudyFolder(LocalDatastore):
 
     def add_image(self, image_id: str, image_filename: str, image_info: dict[str, Any]) -> str:
         """Add an image; 400 for an id that is no plain file name."""
-        _check_name("id", image_id or Path(image_filename).name)
+        check_name("id", image_id or Path(image_filename).name)
         return super().add_image(image_id, image_filename, image_info)
 
     def save_label(self, image_id: str, label_filename: str, label_tag: str, label_info: dict[str, Any]) -> str:
         """Save a label; 400 for a tag that is no plain folder name, 404 for an unknown image."""
-        _check_name("tag", label_tag)
+        check_name("tag", label_tag)
         try:
             return super().save_label(image_id, label_filename, label_tag, label_info)
         except ImageNotFoundException as error:
@@ -110,7 +110,8 @@ class StudyFolder(LocalDatastore):
         return ", ".join(ids[:8]) + (f" and {len(ids) - 8} more" if len(ids) > 8 else "") if ids else "none"
 
 
-def _check_name(what: str, value: str) -> None:
+def check_name(what: str, value: str) -> None:
+    """Refuse, with 400, an id or a tag that is no plain name of a file or folder."""
     text = str(getattr(value, "value", value))
     if not _PLAIN.fullmatch(text) or text.startswith("."):
         raise bad_request(f"the {what} {text!r} cannot be used: no slashes, no control characters, no dot in front")

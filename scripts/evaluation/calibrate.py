@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from tqdm import tqdm
 
+from scripts.data.errors import DataError
 from scripts.data.labels import SCORED
 from scripts.engines.checkpoint import network_state, read, save_atomically
 from scripts.evaluation.label_maps import check_labels
@@ -29,6 +31,7 @@ from scripts.networks.layout import ProposalLayout
 from scripts.networks.weight_scale import calibrated_temperature, trained_scale
 from scripts.registration.target import Target
 from scripts.registration.warp import warp_labels
+from scripts.truth import truth
 
 logger = logging.getLogger(__name__)
 
@@ -103,11 +106,12 @@ class Calibration:
         self.network, self.layout, self.target = network.to(self.device), layout, target.to(self.device)
         self.dataset, self.labels = dataset, check_labels(SCORED if labels is None else labels)
         self.ckpt_path, self.folder = Path(ckpt_path), Path(output_dir)
-        self.criterion, self.temperatures, self.fit_scale = criterion, sorted(set(map(float, temperatures))), fit_scale
+        self.criterion, self.temperatures = criterion, sorted(set(map(float, temperatures)))
         self.before = calibrated_temperature(network) or float(temperature)
         self.num_proposals, self.num_samples = num_proposals, num_samples
         self.seed, self.radius, self.chunk = seed, radius, chunk
-        self.write, self.progress = write, progress
+        self.fit_scale, self.write = truth("fit_scale", fit_scale), truth("write", write)
+        self.progress = truth("progress", progress)
 
     @torch.no_grad()
     def run(self) -> dict[str, Any]:
@@ -115,7 +119,12 @@ class Calibration:
 
         Returns:
             The report, as written to ``calibration.json``.
+
+        Raises:
+            DataError: without pairs, or when the criterion cannot be computed on them.
         """
+        if not len(self.dataset):  # type: ignore[arg-type]
+            raise DataError("nothing to calibrate on: there are no pairs; give labeled ones of the validation people")
         self.network.eval()
         log_weights = [self._log_weights(pair) for pair in self._pairs("weighing")]
         spread = sum(map(spread_of, log_weights)) / len(log_weights)
@@ -143,7 +152,7 @@ class Calibration:
             }
             for setting, scores, ess in zip(settings, means.tolist(), torch.stack(sizes).mean(0), strict=True)
         ]
-        fitted = min(rows[1:], key=lambda row: row[CRITERIA[self.criterion]])
+        fitted = best(rows[1:], self.criterion)
         report = {
             "criterion": self.criterion,
             "pairs": len(parts),
@@ -203,6 +212,21 @@ class Calibration:
             )
         where = f"written into {self.ckpt_path}" if self.write else "not written"
         print(f"\nT = {report['after']['temperature']:g} by {self.criterion} on {report['pairs']} pairs, {where}\n")
+
+
+def best(rows: Sequence[dict[str, float]], criterion: str) -> dict[str, float]:
+    """The row with the smallest criterion; those where it could not be computed do not count.
+
+    Raises:
+        DataError: when it could not be computed for any.
+    """
+    column = CRITERIA[criterion]
+    known = [row for row in rows if math.isfinite(row[column])]
+    if not known:
+        raise DataError(
+            f"{column} could not be computed at any temperature: no scored structure is in both label maps of a pair"
+        )
+    return min(known, key=lambda row: row[column])
 
 
 def write_temperature(path: PathLike, temperature: float, scale: float) -> None:

@@ -33,6 +33,7 @@ from scripts.networks.layout import ProposalLayout
 from scripts.networks.weight_scale import calibrated_temperature, trained_scale
 from scripts.processes import Processes
 from scripts.registration.target import Target
+from scripts.truth import truth
 
 logger = logging.getLogger(__name__)
 
@@ -191,16 +192,17 @@ class Evaluation(Evaluator):
         self.layout, self.target = layout, target.to(device)
         self.labels, self.name = check_labels(SCORED if labels is None else labels), name
         self.num_proposals, self.num_samples, self.temperature = num_proposals, num_samples, temperature
-        self.calibrated, self.scale, self.seed, self.radius, self.chunk = calibrated, scale, seed, radius, chunk
-        self.voxel_mm, self.figures = voxel_mm, figures
-        self.store = SharedStore(output_dir, resume, processes)
+        self.scale, self.seed, self.radius, self.chunk = scale, seed, radius, chunk
+        self.calibrated, self.figures = truth("calibrated", calibrated), truth("figures", figures)
+        self.voxel_mm = voxel_mm
+        self.store = SharedStore(output_dir, truth("resume", resume), processes)
         count = len(dataset.dataset)  # type: ignore[arg-type]
         self._scale: float | None = None
         # MONAI's engine: iterations call `_iteration`, whose result becomes `state.output`.
         super().__init__(device=device, val_data_loader=dataset, val_handlers=val_handlers, decollate=False)
         self.add_event_handler(Events.STARTED, self._start)
         ResultHandler(self.store, count).attach(self)
-        progress = progress and processes.is_first
+        progress = truth("progress", progress) and processes.is_first
         self._progress = ProgressHandler(self.store, self.state.epoch_length, progress)
         self._progress.attach(self)
 

@@ -7,6 +7,7 @@ innermost. L is lower triangular in that order. Its row for a voxel holds the vo
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ class Stencil:
         initial_std: standard deviation, in image voxels, that the network's zero output stands for.
         dominance: largest sum of the absolute off-diagonal entries of a row of L, relative to its diagonal; rows beyond
             it are scaled back. Below 1 the inverse of L is bounded: ‖L⁻¹‖∞ ≤ 1 / ((1 − dominance) · smallest diagonal).
+            Samples use L⁻ᵀ, so for them this bounds the 1-norm, ‖L⁻ᵀ‖₁ = ‖L⁻¹‖∞: all that one number of noise does.
             None leaves L as it is, and back-substitution may then grow from voxel to voxel without limit.
 
     Raises:
@@ -138,11 +140,22 @@ class Stencil:
 
     def _row_factors(self, diagonal: Tensor, rest: Tensor) -> Tensor:
         """Factor of at most 1 for each off-diagonal entry, the same along a row of L; shape of `rest`."""
-        rows = torch.tensor([entry.row_channel for entry in self.table[CHANNELS:]], device=rest.device)
+        rows = _rows(self.cross_channel, rest.device)
         sums = torch.zeros_like(diagonal).index_add(-4, rows, rest.abs())
         assert self.dominance is not None
         factors = (self.dominance * diagonal / sums.clamp_min(torch.finfo(sums.dtype).tiny)).clamp_max(1.0)
         return factors.index_select(-4, rows)
+
+
+@functools.lru_cache(maxsize=32)
+def _rows(cross_channel: CrossChannel, device: torch.device) -> Tensor:
+    """Row channel of each off-diagonal entry; kept, since a list becomes a tensor on the host and is copied over.
+
+    Made outside of inference mode, or a training that comes later could not use it.
+    """
+    with torch.inference_mode(False):
+        table = Stencil(cross_channel).table[CHANNELS:]
+        return torch.tensor([entry.row_channel for entry in table], device=device)
 
 
 def shift_slices(offset: Offset) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

@@ -24,6 +24,7 @@ from scripts.networks.layout import ProposalLayout
 from scripts.networks.weight_scale import WeightScale
 from scripts.processes import ALONE, Processes
 from scripts.registration.target import Pair, Target
+from scripts.truth import truth
 
 
 class Outcome(NamedTuple):
@@ -211,7 +212,7 @@ class SIRObjective(Objective):
         self.num_proposals, self.num_resampled = num_proposals, num_resampled
         self.temperature = temperature
         self.scale = scale if scale is not None else WeightScale()
-        self.proposal_density = proposal_density
+        self.proposal_density = truth("proposal_density", proposal_density)
         self.chunk = chunk
 
     def per_batch(

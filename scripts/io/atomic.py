@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -46,6 +47,27 @@ def atomic_path(path: str | Path, durable: bool = False) -> Iterator[Path]:
 def part_of(path: Path) -> Path:
     """A name beside `path` that nobody else uses."""
     return path.with_name(f"{PART}{secrets.token_hex(4)}-{path.name}")
+
+
+def put_in_place(part: Path, folder: Path, keep: Iterable[str] = ()) -> None:
+    """Give a finished folder its final name.
+
+    Args:
+        part: the finished folder, beside its final name.
+        folder: the final name. What has it goes.
+        keep: names of entries of the earlier folder that move over, where the new one has none of that name. They move
+            last: if that fails, what is left of the earlier folder stays, hidden, beside the new one.
+    """
+    if not folder.exists():
+        part.replace(folder)
+        return
+    old = folder.with_name(f".old-{secrets.token_hex(4)}-{folder.name}")
+    folder.replace(old)
+    part.replace(folder)
+    for name in keep:
+        if not (folder / name).exists():
+            (old / name).replace(folder / name)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def write_text(path: str | Path, text: str) -> None:

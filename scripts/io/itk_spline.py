@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from scripts.data.errors import DataError
 from scripts.io.atomic import atomic_path
 from scripts.io.grid import LPS, Grid
 from scripts.io.itk import affine_part, checked_alignment, geometry, write_composite
@@ -40,6 +41,10 @@ def write_spline_transform(path: str | Path, control_points: np.ndarray, space: 
     write_composite(path, [affine_part(alignment), ("BSplineTransform_double_3_3", domain, parameters)])
 
 
+WEIGHTS = "weights.csv"
+COLUMNS = ("file", "proposal", "count", "weight")
+
+
 def write_samples(folder: Path, samples: Iterable[tuple[int, int, np.ndarray]], space: PairSpace) -> list[Path]:
     """Write weighted samples as transforms, and their weights as a table.
 
@@ -57,11 +62,28 @@ def write_samples(folder: Path, samples: Iterable[tuple[int, int, np.ndarray]], 
         write_spline_transform(files[-1], points, space)
         rows.append((files[-1].name, index, count))
     total = sum(count for _, _, count in rows)
-    with atomic_path(folder / "weights.csv") as part, part.open("w", newline="", encoding="utf-8") as file:
+    with atomic_path(folder / WEIGHTS) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(["file", "proposal", "count", "weight"])
+        writer.writerow(COLUMNS)
         writer.writerows([name, index, count, f"{count / total:.8g}"] for name, index, count in rows)
-    return [*files, folder / "weights.csv"]
+    return [*files, folder / WEIGHTS]
+
+
+def check_replaceable(folder: Path) -> None:
+    """Only what :func:`write_samples` wrote may be replaced.
+
+    Raises:
+        DataError: when the folder is not one of its folders, or holds other files as well.
+    """
+    try:
+        header = (folder / WEIGHTS).read_text(encoding="utf-8").partition("\n")[0].strip()
+    except (OSError, ValueError):
+        header = ""
+    if header != ",".join(COLUMNS):
+        raise DataError(f"{folder} is no folder of samples (no {WEIGHTS} of ours); choose another --output_dir")
+    for path in sorted(folder.iterdir()):
+        if path.name != WEIGHTS and not path.match("sample_*.h5"):
+            raise DataError(f"{folder} also holds {path.name}; move it away, or choose another --output_dir")
 
 
 def _cover(control_points: np.ndarray, space: PairSpace) -> tuple[np.ndarray, Grid]:

@@ -13,6 +13,7 @@ from scripts.networks.backbone import UNetBackbone
 from scripts.networks.convolution import Conv3d
 from scripts.networks.layout import ProposalLayout
 from scripts.networks.weight_scale import WeightScale
+from scripts.truth import truth
 
 
 class ProposalNetwork(nn.Module):
@@ -55,7 +56,7 @@ class ProposalNetwork(nn.Module):
         self.backbone = backbone if backbone is not None else UNetBackbone()
         if compile is not None:
             self.backbone.compile(backend=compile)  # in place: the weights keep their names
-        self.amp = amp
+        self.amp = truth("amp", amp)
         self.weight_scale = WeightScale()  # set by the SIR objective, used at inference
         half, quarter = self.backbone.out_channels  # type: ignore[misc]
         self.mean_head = _head(half, CHANNELS, mean_gain)

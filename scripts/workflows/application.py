@@ -87,7 +87,7 @@ class Application:
         self.landmarks = None if landmarks in ("", "null", "None") else landmarks
         self.landmarks_space, self.landmark_std = landmarks_space, landmark_std
         self.corrected_label, self.outline_std = given(corrected_label), outline_std
-        self.corrected_structures, self.discrepancy = corrected_structures, discrepancy
+        self.corrected_structures, self.discrepancy = corrected_structures, truth("discrepancy", discrepancy)
         self.files = {role: str(path) for role, path in (files or {}).items() if given(path) is not None}
         self.settings = {name: value for name, value in (settings or {}).items() if given(value) is not None}
         self.label_names, self.device = given(label_names), usable_device(device)

@@ -40,7 +40,7 @@ class PosteriorLabelsd(Transform):
 
     Args:
         objective: of the network's training.
-        settings: options of :class:`~scripts.workflows.register.Settings`.
+        settings: options of :class:`~scripts.workflows.settings.Settings`.
         output: labels or uncertainty; of a list, as viewers show choices, the first.
         label_names: JSON file from label values to names.
         device: where to compute.
@@ -91,7 +91,7 @@ def figures_of(result: RegistrationResult) -> dict[str, Any]:
     """A result's figures as plain JSON: a judgement in one line, volumes with 95 % credible intervals, diagnostics."""
     volumes = result.labels.volumes if result.labels is not None else []
     return {
-        "judgement": verdict(result.diagnostics, find(result), result.warnings).sentence,
+        "judgement": verdict(result.diagnostics, find(result), result.warnings, volumes).sentence,
         "volumes": [
             {
                 "label": volume.label,

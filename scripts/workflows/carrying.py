@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ from tqdm import tqdm
 from scripts.alignment.checks import are_apart, bounds_text
 from scripts.data.errors import DataError
 from scripts.data.loading import LoadVolumed
-from scripts.io.atomic import check_writable
+from scripts.io.atomic import check_writable, part_of, put_in_place
 from scripts.io.grid import Grid
-from scripts.io.itk_spline import write_samples
+from scripts.io.itk_spline import check_replaceable, write_samples
 from scripts.io.nifti import write_volume
 from scripts.io.posterior_file import StoredPosterior
 from scripts.summary.labels import LabelAccumulator, write_volumes
@@ -70,12 +71,13 @@ class Carrier:
         self._reserve(f"{stem(path)}_moved.csv")
 
     def take_transforms(self) -> None:
-        """The samples themselves, as ITK transforms."""
+        """The samples themselves, as ITK transforms; earlier ones are replaced as a whole, nothing else is."""
+        check_writable(self.folder)
         self.transforms = self.folder / "transforms"
         if self.transforms.exists():
             if not self.overwrite:
                 raise DataError(f"{self.transforms} exists; say --overwrite true, or choose another --output_dir")
-            shutil.rmtree(self.transforms)  # samples of another number must not stay among the new ones
+            check_replaceable(self.transforms)
 
     def run(self, progress: bool) -> list[Path]:
         """Go through the samples and write; returns the files."""
@@ -114,7 +116,7 @@ class Carrier:
             write_points(self.points[0], np.stack(places), weights, path)
         if self.transforms is not None:
             samples = ((index, times, points.cpu().numpy()) for index, times, points in self.stored.samples())
-            self.files += write_samples(self.transforms, samples, self.space)
+            self.files += self._write_transforms(self.transforms, samples)
         return self.files
 
     def _fields(self, progress: bool) -> Any:
@@ -125,6 +127,16 @@ class Carrier:
         count = int(self.stored.posterior.resampled.unique().numel())
         for _, times, points in tqdm(self.stored.samples(), total=count, desc="samples", disable=not progress):
             yield times, points
+
+    def _write_transforms(self, folder: Path, samples: Iterable[tuple[int, int, np.ndarray]]) -> list[Path]:
+        """Beside the final name, then renamed: samples of another number must not stay among the new ones."""
+        part = part_of(folder)
+        try:
+            names = [path.name for path in write_samples(part, samples, self.space)]
+            put_in_place(part, folder)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+        return [folder / name for name in names]
 
     def _write_labels(self, labels: LabelAccumulator, name: str) -> None:
         result = labels.result()

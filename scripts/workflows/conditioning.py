@@ -78,7 +78,8 @@ def prepare_again(stored: StoredPosterior, files: Mapping[str, str]) -> dict[str
             raise DataError(f"posterior: it does not say where the {role} image is; name it with --{role}")
         if not Path(known[role]).expanduser().exists():
             raise DataError(f"{role} image {known[role]}: not there any more; name it with --{role}")
-    # A label map or mask that has gone away must not stop what does not need it, unless it was asked for.
+    # A label map that has gone away must not stop what does not need it, unless it was asked for. A mask that has gone
+    # away must: without it the images would be prepared otherwise than for the registration.
     paths = {
         key: str(Path(path).expanduser())
         for key, path in known.items()

@@ -21,6 +21,7 @@ from monai.bundle import ConfigParser
 from monai.bundle.reference_resolver import ReferenceResolver
 
 from scripts.data.errors import DataError
+from scripts.truth import truth
 from scripts.workflows.errors import EXPECTED, describe, one_line_errors
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -47,8 +48,8 @@ def check_options(config: str, build: str, debug: Any = False) -> None:
         parser = _calling_parser()
         shipped = json.loads((CONFIGS / config).read_text(encoding="utf-8"))
         check_names(parser.config, shipped)  # type: ignore[arg-type]
-        for name, default in shipped.items():
-            check_type(name, parser[name], default)
+        for name in shipped:
+            check_type(name, parser[name], default_of(name, shipped))
         _build(parser, build, shipped)
 
 
@@ -68,6 +69,20 @@ def check_names(config: Mapping[str, Any], shipped: Mapping[str, Any]) -> None:
         raise DataError(f"unknown option --{name}; {hint}")
 
 
+def default_of(name: str, shipped: Mapping[str, Any]) -> Any:
+    """The shipped value of an option; where that refers to another place (`@part::name`), the value there.
+
+    What an expression (`$…`) gives is unknown here: None, which any value may replace.
+    """
+    value = shipped[name]
+    while isinstance(value, str) and value.startswith("@"):
+        place: Any = shipped
+        for key in value[1:].split("::"):
+            place = place[int(key)] if isinstance(place, list) else place[key]
+        value = place
+    return None if isinstance(value, str) and value.startswith(_REFERRING) else value
+
+
 def check_type(name: str, value: Any, default: Any) -> None:
     """Refuse a value of another kind than the shipped one: a number, a whole number, or true and false.
 
@@ -84,19 +99,6 @@ def check_type(name: str, value: Any, default: Any) -> None:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not math.isfinite(value):
             raise DataError(f"--{name} must be a number, got {value!r}")
-
-
-def truth(name: str, value: Any) -> bool:
-    """True or false as people write them on a command line, where `false` arrives as a word.
-
-    Raises:
-        DataError: for anything else.
-    """
-    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-    try:
-        return words[str(value).strip().lower()]
-    except KeyError:
-        raise DataError(f"--{name} must be true or false, got {value!r}") from None
 
 
 def given(value: Any) -> str | None:

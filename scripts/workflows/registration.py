@@ -58,7 +58,7 @@ class Registration(Evaluator):
         dataset: the pairs' files and their preprocessing.
         output_dir: one folder for each pair is made in it.
         ckpt_path: the network's weights; None if they are loaded already.
-        settings: options of :class:`~scripts.workflows.register.Settings`.
+        settings: options of :class:`~scripts.workflows.settings.Settings`.
         label_names: JSON file from label values to names; None for seg35's names where they fit.
         device: where to compute.
         report: write `report.html`.
@@ -192,7 +192,7 @@ class Registration(Evaluator):
             "seconds": clock.seconds,
         }
         figures = result.diagnostics
-        with result_folder(folder, sources, self.overwrite) as part:
+        with result_folder(folder, sources, self.overwrite, keep=True) as part:
             with clock("writing"):
                 write_result(stored, result, part, fixed_header(files["fixed"]))
             if self.report:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import secrets
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 from scipy.ndimage import affine_transform
 
 from scripts.data.errors import DataError
-from scripts.io.atomic import check_writable, part_of, writing
+from scripts.io.atomic import PART, check_writable, part_of, put_in_place, writing
 from scripts.io.grid import Grid, affine_displacement
 from scripts.io.inverse import invert
 from scripts.io.itk import write_displacement, write_inverse_transform, write_transform
@@ -30,18 +29,32 @@ from scripts.summary.result import RegistrationResult
 
 DIAGNOSTICS = "diagnostics.json"
 COLORS = "labels.ctbl"
+OWN = frozenset(
+    (
+        "warped.nii.gz", "uncertainty_std.nii.gz", "jacobian.nii.gz", "labels.nii.gz", "label_probability.nii.gz",
+        "label_entropy.nii.gz", "displacement.nii.gz", "transform.h5", "inverse_displacement.nii.gz",
+        "inverse_transform.h5", "posterior.pt", "volumes.csv", "modes", "report.html", COLORS, DIAGNOSTICS,
+    )
+)  # fmt: skip
+"""All that a registration may write into its folder, labels or none, report or none."""
 
 
 @contextmanager
-def result_folder(folder: Path, sources: Mapping[str, str], overwrite: bool = False) -> Iterator[Path]:
+def result_folder(
+    folder: Path, sources: Mapping[str, str], overwrite: bool = False, keep: bool = False
+) -> Iterator[Path]:
     """A folder to fill, which takes its final name when everything is written.
 
-    An earlier result of the same files is replaced; that of other files is not.
+    An earlier result of the same files is replaced; that of other files is not. With `keep`, whatever is in the folder
+    beside the registration's own files (:data:`OWN`) stays: what `apply` wrote there, `conditioned/`, a person's notes.
+    It is of the earlier posterior still; a file that the new result lacks (labels, say) does not stay. What lies beside
+    the result of another pair, which `overwrite` replaces, does not stay either.
 
     Args:
         folder: the final name.
         sources: role to path of the files that the result is made of.
         overwrite: replace any earlier result.
+        keep: let files stay that are not of the result itself.
 
     Raises:
         DataError: when the folder holds something else, or cannot be written.
@@ -54,15 +67,21 @@ def result_folder(folder: Path, sources: Mapping[str, str], overwrite: bool = Fa
         raise DataError(f"cannot write to {folder.parent}: {error.strerror or error}") from error
     try:
         yield part
-        if folder.exists():
-            old = folder.with_name(f".old-{secrets.token_hex(4)}-{folder.name}")
-            folder.replace(old)
-            part.replace(folder)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            part.replace(folder)
+        put_in_place(part, folder, _others(folder, sources) if keep else ())
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def _others(folder: Path, sources: Mapping[str, str]) -> list[str]:
+    """Names of what lies in a folder beside the files of a registration; none if that was of another pair."""
+    if not folder.is_dir():
+        return []
+    with suppress(OSError, ValueError, KeyError, AttributeError):
+        earlier = json.loads((folder / DIAGNOSTICS).read_text(encoding="utf-8"))["files"]
+        if any(earlier.get(role) != sources[role] for role in ("fixed", "moving")):
+            return []
+    names = (path.name for path in folder.iterdir())
+    return sorted(name for name in names if name not in OWN and not name.startswith(PART))
 
 
 def check_folder(folder: Path, sources: Mapping[str, str], overwrite: bool = False) -> None:
@@ -101,7 +120,8 @@ def write_result(stored: StoredPosterior, result: RegistrationResult, folder: Pa
     inverse = invert(result.displacement, grid)
     result.diagnostics["inverse_error_mm"] = inverse.mean_error_mm
     result.diagnostics["inverse_largest_error_mm"] = inverse.max_error_mm
-    result.diagnostics["judgement"] = verdict(result.diagnostics, find(result), result.warnings).sentence
+    volumes = result.labels.volumes if result.labels is not None else []
+    result.diagnostics["judgement"] = verdict(result.diagnostics, find(result), result.warnings, volumes).sentence
     with Writers() as write:
         _write_maps(write, result, folder, header)
         write(write_displacement, folder / "displacement.nii.gz", result.displacement, grid, alignment)

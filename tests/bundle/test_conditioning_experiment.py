@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import nibabel as nib
 import numpy as np
 import pytest
 
-from bundle.conditioning_experiment import COLUMNS, read_rows, replace_table, table, write_rows
+from bundle import conditioning_experiment
+from bundle.conditioning_experiment import (
+    COLUMNS,
+    load_model,
+    load_pair,
+    read_rows,
+    replace_table,
+    run_pair,
+    settings_of,
+    table,
+    write_rows,
+)
 from bundle.simulated_expert import APART_MM, marks_at_tips, marks_where_worst
+from scripts.data.synthetic import synthesize_subject
 from scripts.summary.space import PairSpace
 from tests.evidence.test_outline import GRID, ball
 
@@ -63,3 +76,20 @@ def test_the_table_has_means_and_counts(tmp_path):
 def test_the_documented_table_is_that_of_the_documented_rows():
     rows = read_rows(ROOT / "docs/results/conditioning.csv")
     assert table(rows) in (ROOT / "docs/conditioning.md").read_text(encoding="utf-8")
+
+
+def test_the_experiment_runs_with_the_shipped_config_as_it_is(tmp_path, monkeypatch):
+    """Two drawn people of 6 mm in the layout of the dataset."""
+    monkeypatch.setattr(conditioning_experiment, "SMALLEST", 8)  # voxels of 6 mm
+    people = ["a", "b"]
+    for seed, name in enumerate(people):
+        subject = synthesize_subject(seed=seed, shape=(26, 32, 37), spacing=6.0)
+        (tmp_path / name).mkdir()
+        for kind, values in (("norm", subject.image), ("seg35", subject.label.astype(np.int16))):
+            nib.save(nib.Nifti1Image(values, subject.affine), tmp_path / name / f"aligned_{kind}.nii.gz")
+    model = load_model(ROOT / "models/model.pt", voxel_mm=6.0)
+    item = load_pair(model, tmp_path, *people)
+    settings = settings_of(model, num_proposals=4, num_samples=2)
+    rows = list(run_pair(item, model, settings, structures=1, methods=["worst"]))
+    assert [row["method"] for row in rows] == ["worst"]
+    assert rows[0]["marks_after_mm"] < rows[0]["marks_before_mm"]

@@ -122,3 +122,17 @@ def test_command(tmp_path, capsys):
     assert pack.sha256(tmp_path / "x.zip") in said
     assert f"models/model.pt: {pack.sha256(pack.ROOT / 'models/model.pt')}" in said
     assert pack.main(["--output", "/dev/null/x.zip"]) == 1
+
+
+def test_what_a_server_leaves_in_its_app_is_not_packed(tmp_path):
+    kept = tmp_path / "bundle/monailabel/main.py"
+    for path in (kept, *(kept.parent / name / "deep/file.py" for name in ("bin", "lib", "logs", "model"))):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+    (kept.parent / "lib/link").symlink_to(kept)
+    assert pack.bundle_files(tmp_path) == [Path("bundle/monailabel/main.py")]
+
+
+def test_the_makefile_that_the_readme_speaks_of_is_packed():
+    assert "make demo" in (pack.ROOT / "README.md").read_text(encoding="utf-8")
+    assert Path("Makefile") in pack.bundle_files()

@@ -10,6 +10,7 @@ import torch
 
 from scripts.engines.updates import TrainingUpdate, prepare_pair
 from scripts.gaussian import Stencil, StencilCholesky
+from scripts.gaussian import stencil as pattern
 from scripts.gaussian.backends import torch_wavefront
 from scripts.inference.objectives import ImportanceObjective, MeanObjective, SIRObjective, VariationalObjective
 from scripts.inference.proposals import redraw, weigh_proposals
@@ -45,7 +46,9 @@ def meta(monkeypatch):
     monkeypatch.setattr(
         torch, "autocast", lambda device, *a, **k: autocast("cpu" if device == "meta" else device, *a, **k)
     )
-    caches = (spline._interpolation, warp._normalized_grid, torch_wavefront._schedule, space._matrix)
+    caches = (
+        spline._interpolation, warp._normalized_grid, torch_wavefront._schedule, space._matrix, pattern._rows,
+    )  # fmt: skip
     yield
     for cache in caches:
         cache.cache_clear()
@@ -56,7 +59,7 @@ def make_target(**options) -> Target:
 
 
 def make_network(layout: ProposalLayout, **options) -> ProposalNetwork:
-    return ProposalNetwork(layout, **options).to(GPU)
+    return ProposalNetwork(layout, **{"factor_level": "half", **options}).to(GPU)
 
 
 def warmed(layout: ProposalLayout, num_proposals: int = 4) -> None:
@@ -93,7 +96,7 @@ def step(objective, network) -> Watch:
 
 @pytest.mark.parametrize("kind", ["S", "V", "I", "mean"])
 def test_a_training_step_hands_over_only_what_it_must(kind):
-    layout = ProposalLayout(rank=0, deterministic=True) if kind == "mean" else ProposalLayout(rank=3)
+    layout = ProposalLayout(rank=0, deterministic=True) if kind == "mean" else ProposalLayout(rank=3, dominance=0.95)
     network = make_network(layout)
     make = {"S": SIRObjective, "V": VariationalObjective, "I": ImportanceObjective, "mean": MeanObjective}[kind]
     options = {"scale": network.weight_scale} if kind == "S" else {}
@@ -105,7 +108,7 @@ def test_a_training_step_hands_over_only_what_it_must(kind):
 
 
 def test_the_number_of_questions_does_not_grow_with_the_samples():
-    layout = ProposalLayout(rank=3)
+    layout = ProposalLayout(rank=3, dominance=0.95)
     counts = []
     for proposals, resampled in ((8, 2), (64, 8)):
         network = make_network(layout)
@@ -118,7 +121,7 @@ def test_the_number_of_questions_does_not_grow_with_the_samples():
 
 
 def test_weighing_proposals_asks_nothing_until_the_end():
-    layout = ProposalLayout(rank=3)
+    layout = ProposalLayout(rank=3, dominance=0.95)
     warmed(layout)
     watch, weighted = weigh(layout, 24, chunk=8)
     assert not watch.asked
@@ -129,7 +132,7 @@ def test_weighing_proposals_asks_nothing_until_the_end():
 
 
 def test_launches_do_not_grow_with_the_samples_but_for_their_noise():
-    layout = ProposalLayout(rank=3)
+    layout = ProposalLayout(rank=3, dominance=0.95)
     warmed(layout)
     few, many = (weigh(layout, count)[0].launches for count in (4, 64))
     # A sample's seed is written to the device, one number for each of the two streams of noise.
@@ -152,7 +155,7 @@ def test_a_solve_launches_as_many_kernels_for_one_sample_as_for_a_thousand(cross
 
 
 def test_resampling_and_summary_stay_on_the_device():
-    layout, grid = ProposalLayout(rank=3), Grid(SHAPE, np.diag([2.0, 2.0, 2.0, 1.0]))
+    layout, grid = ProposalLayout(rank=3, dominance=0.95), Grid(SHAPE, np.diag([2.0, 2.0, 2.0, 1.0]))
     raw = torch.zeros(1, layout.out_channels, *(n // 2 for n in SHAPE), device=GPU)
     gaussian, spaces = layout.gaussian(raw, validate=False), PairSpace(grid, grid, grid, np.eye(4), 2)
 

@@ -30,8 +30,8 @@ def images(device: str) -> list[torch.Tensor]:
 
 def step(device: str, backend: str | None) -> tuple[float, list[torch.Tensor]]:
     torch.manual_seed(0)
-    layout = ProposalLayout(rank=3)
-    network = ProposalNetwork(layout).to(device)
+    layout = ProposalLayout(rank=3, dominance=0.95)
+    network = ProposalNetwork(layout, factor_level="half").to(device)
     objective = SIRObjective(target(), layout, 8, 2, scale=network.weight_scale, backend=backend).to(device)
     moving, fixed = images(device)
     loss = objective(network(torch.cat([moving, fixed], dim=1)), moving, fixed, seed=5).loss
@@ -51,7 +51,7 @@ def test_a_training_step(device):
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_posterior_of_a_pair(device):
     torch.manual_seed(0)
-    layout = ProposalLayout(rank=3)
+    layout = ProposalLayout(rank=3, dominance=0.95)
     raw = 0.3 * torch.randn(1, layout.out_channels, *(n // 2 for n in SHAPE))
     results = []
     for place, backend in ((device, "torch"), ("cpu", None)):

@@ -6,9 +6,10 @@ import json
 import pytest
 import torch
 
+from scripts.data.errors import DataError
 from scripts.data.labels import SCORED
 from scripts.engines.checkpoint import load_network, read, save_atomically
-from scripts.evaluation.calibrate import Calibration, write_temperature
+from scripts.evaluation.calibrate import Calibration, best, write_temperature
 from scripts.evaluation.workflow import Evaluation
 from scripts.networks.weight_scale import WeightScale, calibrated_temperature, trained_scale
 from scripts.registration.similarity import NCCLikelihood
@@ -74,15 +75,16 @@ def test_the_evaluation_can_leave_the_calibration_aside(saved, dataset, tmp_path
     plain = evaluated(network, layout, dataset, tmp_path / "plain", temperature=0.5)
     write_temperature(path, 8.0, 40.0)
     load_network(network, path)
-    aside = evaluated(network, layout, dataset, tmp_path / "aside", temperature=0.5, calibrated=False)
+    aside = evaluated(network, layout, dataset, tmp_path / "aside", temperature=0.5, calibrated="false")
     assert aside == plain
     assert evaluated(network, layout, dataset, tmp_path / "used", temperature=0.5) != plain
 
 
-def test_reporting_only_and_keeping_the_scale(saved, dataset):
+@pytest.mark.parametrize("given", [False, "false"])  # a command line gives the word
+def test_reporting_only_and_keeping_the_scale(saved, dataset, given):
     _, _, path = saved
     old = path.read_bytes()
-    report = calibrate(saved, dataset, write=False, fit_scale=False).run()
+    report = calibrate(saved, dataset, write=given, fit_scale=given).run()
     assert path.read_bytes() == old
     assert report["after"]["scale"] == 40.0
 
@@ -127,3 +129,21 @@ def test_refusals(saved, dataset):
         calibrate(saved, dataset, temperature=0.0)
     with pytest.raises(ValueError, match="temperatures must be positive"):
         calibrate(saved, dataset, temperatures=(0.0, 1.0))
+
+
+def test_a_temperature_without_a_criterion_is_never_chosen():
+    rows = [{"temperature": t, "ause_label": a, "ece": 0.1} for t, a in ((1.0, math.nan), (2.0, 0.4), (3.0, 0.3))]
+    for order in (rows, rows[::-1], rows[1:] + rows[:1]):
+        assert best(order, "ause")["temperature"] == 3.0
+
+
+def test_nothing_to_choose_by_is_an_error_and_writes_nothing(saved, dataset):
+    _, _, path = saved
+    old = path.read_bytes()
+    with pytest.raises(DataError, match="there are no pairs"):
+        calibrate(saved, []).run()
+    job = calibrate(saved, dataset)
+    job.labels = (9999,)
+    with pytest.raises(DataError, match="ause_label could not be computed at any temperature"):
+        job.run()
+    assert path.read_bytes() == old

@@ -6,7 +6,7 @@ import torch
 from scripts.gaussian import Stencil
 from scripts.gaussian.errors import GaussianError, ShapeError
 from scripts.gaussian.sparse import coordinates
-from scripts.gaussian.stencil import PRECEDING, shift_slices
+from scripts.gaussian.stencil import PRECEDING, _rows, shift_slices
 from tests.gaussian.conftest import random_entries
 from tests.gaussian.dense import dense_cholesky
 
@@ -113,3 +113,19 @@ def test_wrong_channels_say_expected_and_got():
         Stencil("voxel").entries(torch.zeros(1, 44, 2, 2, 2))
     with pytest.raises(ShapeError, match=r"3 \| 45 \| 123"):
         Stencil.from_num_channels(7)
+
+
+def test_nothing_is_copied_to_the_device_from_the_second_call_on(monkeypatch):
+    stencil = Stencil("voxel", dominance=0.95)
+    raw = torch.randn(1, stencil.num_channels, 2, 3, 4)
+    _rows.cache_clear()
+    with torch.inference_mode():
+        expected = stencil.entries(raw)
+
+    def refuse(*values, **options):
+        raise AssertionError(f"a tensor is made of a list again: {values} {options}")
+
+    monkeypatch.setattr(torch, "tensor", refuse)
+    again = stencil.entries(raw.requires_grad_())  # what inference has made serves training, too
+    again.sum().backward()
+    assert torch.equal(again.detach(), expected)

@@ -38,7 +38,7 @@ def browser(written) -> Iterator:
         yield chrome
 
 
-def wait(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+def wait(condition: Callable[[], object], what: str, seconds: float = 300.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"waited {seconds} s for {what}"

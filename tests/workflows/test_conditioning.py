@@ -10,12 +10,14 @@ import SimpleITK as sitk  # noqa: N813
 import torch
 from monai.bundle import ConfigParser
 
+from scripts.data.errors import DataError
 from scripts.evidence.landmarks import read_landmarks
 from scripts.inference.conditioning import ConditionedGaussian
 from scripts.inference.proposals import sample_posterior
 from scripts.io.posterior_file import load_posterior
 from scripts.io.target_settings import make_target
 from scripts.workflows.application import Application
+from scripts.workflows.carrying import Carrier
 from scripts.workflows.conditioning import prepare_again
 from tests.workflows.conftest import ROOT, evaluator
 
@@ -252,3 +254,43 @@ def test_a_posterior_of_an_earlier_version_is_refused(registered, tmp_path, caps
     with pytest.raises(SystemExit):
         apply(tmp_path, tmp_path / "out", landmarks=str(tmp_path / "l.csv"))
     assert "register the pair again" in capsys.readouterr().err
+
+
+def test_earlier_samples_are_replaced_on_request_and_nothing_else_is(registered, tmp_path, capsys):
+    files = apply(registered, tmp_path, transforms=True)
+    more = tmp_path / "transforms/sample_999.h5"
+    more.write_bytes(files[0].read_bytes())
+    with pytest.raises(SystemExit):
+        apply(registered, tmp_path, transforms=True)
+    assert "--overwrite true" in capsys.readouterr().err
+    assert apply(registered, tmp_path, transforms=True, overwrite="true") == files
+    assert sorted((tmp_path / "transforms").iterdir()) == sorted(files)
+    (tmp_path / "transforms/mine.txt").write_text("mine")
+    with pytest.raises(SystemExit):
+        apply(registered, tmp_path, transforms=True, overwrite=True)
+    assert "also holds mine.txt" in capsys.readouterr().err
+    (tmp_path / "transforms/weights.csv").write_text("weight\n70\n")
+    with pytest.raises(SystemExit):
+        apply(registered, tmp_path, transforms=True, overwrite=True)
+    assert "is no folder of samples" in capsys.readouterr().err
+    assert (tmp_path / "transforms/mine.txt").read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["transforms"]
+
+
+def test_a_failure_while_samples_are_written_leaves_the_earlier_ones(registered, tmp_path):
+    files = apply(registered, tmp_path, transforms=True)
+    before = {path: path.read_bytes() for path in files}
+    job = Carrier(load_posterior(registered / "posterior.pt"), tmp_path, True, True)
+    job.take_transforms()
+    job.stored.samples = lambda: iter([(0, 1, torch.zeros(2, 2))])  # of a wrong shape
+    with pytest.raises((ValueError, IndexError)):
+        job.run(False)
+    assert {path: path.read_bytes() for path in (tmp_path / "transforms").iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["transforms"]
+
+
+def test_false_as_a_word_is_false(registered):
+    posterior = str(registered / "posterior.pt")
+    assert Application(posterior, discrepancy="false").discrepancy is False
+    with pytest.raises(DataError, match="--discrepancy must be true or false, got 'maybe'"):
+        Application(posterior, discrepancy="maybe")

@@ -10,7 +10,8 @@ import torch
 from monai.bundle import ConfigWorkflow
 
 from scripts.data.errors import DataError
-from scripts.workflows.options import check_names, check_type, given, truth, usable_device
+from scripts.truth import truth
+from scripts.workflows.options import check_names, check_type, default_of, given, usable_device
 from tests.workflows.conftest import ROOT, SMALL
 
 SHIPPED = {name: json.loads((ROOT / f"configs/{name}.json").read_text()) for name in ("inference", "apply")}
@@ -92,7 +93,7 @@ def test_a_wrong_option_of_inference_is_named(capsys, tmp_path, pair, settings, 
     [
         ({"posteriors": "p.pt"}, "did you mean --posterior?"),
         ({}, "--posterior is missing"),
-        ({"posterior": "/nowhere.pt"}, "give --image, --label or --points"),
+        ({"posterior": "/nowhere.pt"}, "nothing to apply it to: give --image, --label, --points, --transforms true"),
         ({"posterior": "/nowhere.pt", "image": "i.nii"}, "/nowhere.pt"),
         ({"posterior": str(ROOT / "models/model.pt"), "image": "i.nii"}, "not a posterior.pt"),
         ({"posterior": "p.pt", "image": "i.nii", "mode": "median"}, "--mode must be mean or samples, got 'median'"),
@@ -135,6 +136,15 @@ def test_the_shipped_configs_pass_their_own_checks(name):
     check_names(SHIPPED[name], SHIPPED[name])
     for key, value in SHIPPED[name].items():
         check_type(key, value, value)
+
+
+def test_a_default_that_refers_elsewhere_has_the_type_of_what_is_there():
+    shipped = SHIPPED["inference"]
+    assert shipped["num_proposals"].startswith("@")
+    assert default_of("num_proposals", shipped) == 1200
+    assert default_of("sigma", shipped) == 0.5
+    assert default_of("output_dir", shipped) is None  # an expression
+    assert default_of("a", {"a": "@b::1", "b": [0, "@c"], "c": 7}) == 7
 
 
 def test_references_and_expressions_are_left_to_monai():

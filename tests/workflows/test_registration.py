@@ -12,6 +12,7 @@ import SimpleITK as sitk  # noqa: N813
 import torch
 from nibabel.orientations import axcodes2ornt, io_orientation, ornt_transform
 
+from scripts.workflows.writing import OWN
 from tests.workflows.conftest import SPACING, evaluator
 
 AXES = [("L", "R"), ("P", "A"), ("I", "S")]
@@ -313,3 +314,33 @@ def test_a_second_run_replaces_its_own_result_but_not_that_of_another_pair(pair,
     run(tmp_path, weights, **copies, overwrite=True)
     assert json.loads((folder / "diagnostics.json").read_text())["files"]["fixed"] == copies["fixed"]
     assert not [path for path in folder.parent.iterdir() if path.name.startswith(".")]
+
+
+def test_what_others_put_into_the_folder_outlives_a_second_run_of_the_pair(pair, weights, tmp_path):
+    files = {"fixed": pair.files["fixed"], "moving": pair.files["moving"]}
+    folder = run(tmp_path, weights, **files, moving_label=pair.files["moving_label"])
+    (folder / "conditioned").mkdir()
+    others = [folder / name for name in ("conditioned/warped.nii.gz", "t2_warped.nii.gz", "notes.txt")]
+    for path in others:
+        path.write_text(path.name)
+    (folder / "warped.nii.gz").write_text("old")
+    assert run(tmp_path, weights, **files) == folder
+    assert [path.read_text() for path in others] == [path.name for path in others]
+    assert nib.load(folder / "warped.nii.gz").shape == nib.load(files["fixed"]).shape
+    assert not (folder / "labels.nii.gz").exists()  # it would be of another posterior than the files beside it
+    assert not [path for path in folder.parent.iterdir() if path.name.startswith(".")]
+
+
+def test_the_list_of_a_registrations_own_files_is_complete(pair, weights, tmp_path):
+    files = {key: pair.files[key] for key in ("fixed", "moving", "moving_label", "fixed_label")}
+    folder = run(tmp_path, weights, **files, report=True)
+    assert {path.name for path in folder.iterdir()} - {"modes"} == OWN - {"modes"}
+
+
+def test_the_judgement_is_that_of_the_report(pair, weights, tmp_path):
+    """With weights as even as these, the volumes of the fixed labels decide it."""
+    files = {key: pair.files[key] for key in ("fixed", "moving", "moving_label", "fixed_label")}
+    folder = run(tmp_path, weights, **files, report=True, temperature=1e-6)
+    judgement = json.loads((folder / "diagnostics.json").read_text())["judgement"]
+    assert "volumes are outside of their intervals" in judgement
+    assert judgement in (folder / "report.html").read_text(encoding="utf-8")

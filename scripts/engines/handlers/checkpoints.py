@@ -16,6 +16,7 @@ from scripts.engines.distributed import check_agreement
 from scripts.engines.errors import CheckpointError
 from scripts.engines.updates import network_of
 from scripts.processes import Processes
+from scripts.truth import truth
 
 logger = logging.getLogger(__name__)
 LAST, BEST = "last.pt", "model.pt"
@@ -48,7 +49,8 @@ class Checkpoints:
     ) -> None:
         self.path = Path(directory) / LAST
         self.network, self.parts = network, dict(parts)
-        self.every, self.resume, self.start_from, self.sampler = every, resume, start_from, sampler
+        self.every, self.start_from, self.sampler = every, start_from, sampler
+        self.resume = truth("resume", resume)
 
     def attach(self, engine: Any) -> None:
         """Load now, before the engine runs; save after its epochs."""

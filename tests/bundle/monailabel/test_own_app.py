@@ -181,6 +181,19 @@ def test_wrong_requests_get_a_status_and_a_line(server, model, image, params, st
     assert words in answer.json()["detail"]
 
 
+def test_a_tag_that_cannot_be_used_is_refused_before_the_registration(server, place):
+    import requests
+
+    def results():
+        return sorted((place / "studies").rglob("posterior.pt"))
+
+    before = results()
+    fields = {"params": json.dumps({"moving": "bob", **FEW, "seed": 4711, "label_tag": "../../out"})}
+    answer = requests.post(f"{server.url}/infer/register", params={"image": "ann"}, data=fields, timeout=600)
+    assert answer.status_code == 400, answer.text
+    assert results() == before
+
+
 def test_files_that_cannot_be_registered_are_refused_with_the_reason(server, place):
     import requests
 
