@@ -93,38 +93,39 @@ def show(rows: Sequence[Row]) -> None:
 
 
 def draw(rows: Sequence[Row], path: Path = PICTURE) -> Path:
-    """Time (top) and memory (bottom) against voxels, samples and rank; a dotted line is proportional growth."""
+    """Time against voxels, samples and rank, and memory against voxels; a dotted line is proportional growth.
+
+    Memory does not grow with samples or rank: proposals are weighed in chunks that take their turns in it.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(2, 3, figsize=(11, 6), layout="constrained")
-    for column, against in enumerate(("voxels", "samples", "rank")):
+    names = {"voxels": "image voxels", "samples": "samples", "rank": "rank of R"}
+    panels = [("voxels", "seconds"), ("voxels", "peak memory, MiB"), ("samples", "seconds"), ("rank", "seconds")]
+    figure, axes = plt.subplots(1, 4, figsize=(14, 3.4), layout="constrained")
+    for axis, (against, quantity) in zip(axes, panels, strict=True):
         for work, color in (("weighing", "tab:blue"), ("training", "tab:orange")):
             chosen = [row for row in rows if (row.against, row.work) == (against, work)]
             if not chosen:
                 continue
             x = [row.value for row in chosen]
-            quantities = [
-                [row.seconds for row in chosen],
-                [math.nan if row.peak_bytes is None else row.peak_bytes / 2**20 for row in chosen],
-            ]
-            label = "32 proposals weighed" if work == "weighing" else "SIR step (16 and 2)"
-            for axis, y in zip(axes[:, column], quantities, strict=True):
-                axis.plot(x, y, "o-", color=color, label=label if against == "voxels" else None)
-                if against != "rank":
-                    axis.plot(x, [y[-1] * value / x[-1] for value in x], ":", color="gray", linewidth=1)
-        for axis, name in zip(axes[:, column], ("seconds", "peak memory, MiB"), strict=True):
-            axis.set_xlabel({"voxels": "image voxels", "samples": "samples", "rank": "rank of R"}[against])
-            axis.set_ylabel(name)
+            seconds = [row.seconds for row in chosen]
+            memory = [math.nan if row.peak_bytes is None else max(row.peak_bytes / 2**20, 0.1) for row in chosen]
+            y = seconds if quantity == "seconds" else memory
+            axis.plot(x, y, "o-", color=color, label="32 proposals weighed" if work == "weighing" else "SIR step")
             if against != "rank":
-                axis.set_xscale("log")
-                axis.set_yscale("log")
-            else:
-                axis.set_ylim(bottom=0)
-            axis.grid(alpha=0.3)
-    axes[0, 0].legend(fontsize="small")
+                axis.plot(x, [y[-1] * value / x[-1] for value in x], ":", color="gray", linewidth=1)
+        axis.set_xlabel(names[against])
+        axis.set_ylabel(quantity)
+        axis.grid(alpha=0.3)
+        if against == "voxels":
+            axis.set_xscale("log")
+            axis.set_yscale("log")
+        else:
+            axis.set_ylim(bottom=0)
+    axes[0].legend(fontsize="small")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     plt.close(figure)

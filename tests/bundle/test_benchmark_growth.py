@@ -39,7 +39,7 @@ def test_table_has_every_row(rows, capsys):
 
 def test_picture(rows, tmp_path):
     path = growth.draw(rows, tmp_path / "images" / "growth.png")
-    assert Image.open(path).size == (1210, 660)
+    assert Image.open(path).size == (1540, 374)
 
 
 def test_peak_within_the_process():
