@@ -12,6 +12,8 @@
 ARG BASE=debian:12.12-slim
 FROM ${BASE}
 
+# Debian removes old versions from its mirrors: a pinned one would soon not build.
+# hadolint ignore=DL3008
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends gcc libc6-dev make python3 python3-venv \
  && rm -rf /var/lib/apt/lists/*
@@ -19,10 +21,8 @@ RUN apt-get update \
 ARG TORCH_INDEX=""
 WORKDIR /opt/structured-sir
 COPY Makefile requirements.txt ./
-RUN PIP_EXTRA_INDEX_URL="${TORCH_INDEX}" PIP_NO_CACHE_DIR=1 make setup
-
-# As somebody who owns nothing but this folder, where numba keeps what it compiles.
-RUN chown 1000:1000 .
+# To run as somebody who owns nothing but this folder, where numba keeps what it compiles.
+RUN PIP_EXTRA_INDEX_URL="${TORCH_INDEX}" PIP_NO_CACHE_DIR=1 make setup && chown 1000:1000 .
 COPY --chown=1000:1000 LICENSE README.md CHANGELOG.md ./
 COPY --chown=1000:1000 bundle bundle
 COPY --chown=1000:1000 configs configs
