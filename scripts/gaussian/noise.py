@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from scripts.fusion import fused
 from scripts.gaussian import backends
 
 _GAMMA = 0x9E3779B97F4A7C15
@@ -90,21 +91,25 @@ def standard_normal(
     for start in range(0, pairs, length):
         stop = min(start + length, pairs)
         counter = torch.arange(start + 1, stop + 1, device=device, dtype=torch.int64)
-        _fill(out[:, 2 * start : 2 * stop], counter * _signed(_GAMMA) + rows)
+        part = out[:, 2 * start : 2 * stop]
+        part.copy_(_normal_pairs(counter * _signed(_GAMMA) + rows, dtype)[:, : part.shape[1]])
     return out.reshape(len(indices), *shape)
 
 
-def _fill(out: Tensor, counter: Tensor) -> None:
+@fused
+def _normal_pairs(counter: Tensor, dtype: torch.dtype) -> Tensor:
     """Box-Muller: the two halves of each hash give a radius and an angle, these a pair of normal numbers.
 
     Args:
-        out: shape (N, n), to be filled.
-        counter: shape (N, n/2 rounded up).
+        counter: shape (N, n), int64.
+        dtype: float32 or float64.
+
+    Returns:
+        shape (N, 2n).
     """
     bits = _hash(counter)
     # (0, 1]: the radius stays finite, and reaches 6.6 standard deviations.
-    first = (_shift_right(bits, 32) + 1).to(torch.float64).mul_(2.0**-32).to(out.dtype)
-    angle = (bits & 0xFFFFFFFF).to(torch.float64).mul_(2.0 * math.pi * 2.0**-32).to(out.dtype)
+    first = (_shift_right(bits, 32) + 1).to(torch.float64).mul_(2.0**-32).to(dtype)
+    angle = (bits & 0xFFFFFFFF).to(torch.float64).mul_(2.0 * math.pi * 2.0**-32).to(dtype)
     radius = first.log_().mul_(-2.0).sqrt_()
-    pair = torch.stack([radius * angle.cos(), radius * angle.sin()], dim=2).flatten(1)
-    out.copy_(pair[:, : out.shape[1]])
+    return torch.stack([radius * angle.cos(), radius * angle.sin()], dim=2).flatten(1)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from scripts.fusion import fused
 from scripts.gaussian.errors import GaussianError, ShapeError
 
 CrossChannel = Literal["none", "voxel", "full"]
@@ -129,22 +130,24 @@ class Stencil:
         """
         if raw.ndim < 4 or raw.shape[-4] != self.num_channels:
             raise ShapeError("raw stencil parameters", f"(*batch, {self.num_channels}, X, Y, Z)", raw.shape)
-        diagonal, rest = raw[..., :CHANNELS, :, :, :], raw[..., CHANNELS:, :, :, :]
-        # A saturated softplus underflows to zero in float32 below -103: keep the smallest normal number.
-        diagonal = F.softplus(diagonal).clamp_min(torch.finfo(raw.dtype).tiny) * self.diagonal_scale
-        if self.is_diagonal:
-            return diagonal
-        if self.dominance is not None:
-            rest = rest * self._row_factors(diagonal, rest)
-        return torch.cat([diagonal, rest], dim=-4)
+        rows = None if self.is_diagonal else _rows(self.cross_channel, raw.device)
+        return _entries(raw, rows, self.diagonal_scale, self.dominance)
 
-    def _row_factors(self, diagonal: Tensor, rest: Tensor) -> Tensor:
-        """Factor of at most 1 for each off-diagonal entry, the same along a row of L; shape of `rest`."""
-        rows = _rows(self.cross_channel, rest.device)
+
+@fused
+def _entries(raw: Tensor, rows: Tensor | None, diagonal_scale: float, dominance: float | None) -> Tensor:
+    """See `Stencil.entries`; rows is the row channel of each entry below the diagonal, None for a diagonal L."""
+    diagonal, rest = raw[..., :CHANNELS, :, :, :], raw[..., CHANNELS:, :, :, :]
+    # A saturated softplus underflows to zero in float32 below -103: keep the smallest normal number.
+    diagonal = F.softplus(diagonal).clamp_min(torch.finfo(raw.dtype).tiny) * diagonal_scale
+    if rows is None:
+        return diagonal
+    if dominance is not None:
+        # A factor of at most 1 for each entry, the same along a row of L.
         sums = torch.zeros_like(diagonal).index_add(-4, rows, rest.abs())
-        assert self.dominance is not None
-        factors = (self.dominance * diagonal / sums.clamp_min(torch.finfo(sums.dtype).tiny)).clamp_max(1.0)
-        return factors.index_select(-4, rows)
+        factors = (dominance * diagonal / sums.clamp_min(torch.finfo(sums.dtype).tiny)).clamp_max(1.0)
+        rest = rest * factors.index_select(-4, rows)
+    return torch.cat([diagonal, rest], dim=-4)
 
 
 @functools.lru_cache(maxsize=32)

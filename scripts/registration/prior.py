@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from scripts.fusion import fused
 from scripts.registration.backends import compiled
 from scripts.registration.errors import OptionError, ShapeError
 
@@ -40,25 +41,35 @@ class _DiffusionEnergy(torch.autograd.Function):
     def forward(ctx: Any, z: Tensor) -> Tensor:
         ctx.save_for_backward(z)
         fast = compiled("numba_prior", z)
-        if fast is not None:
-            return fast.diffusion_energy(z)
-        energy = z.new_zeros(z.shape[:-4], dtype=torch.float64)
-        for axis in (-3, -2, -1):
-            # vector_norm accumulates in float64 without a float64 copy of the differences
-            norm = torch.linalg.vector_norm(z.diff(dim=axis), dim=(-4, -3, -2, -1), dtype=torch.float64)
-            energy.add_(norm.square(), alpha=0.5)
-        return energy
+        return fast.diffusion_energy(z) if fast is not None else _torch_energy(z)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (z,) = ctx.saved_tensors
-        out = torch.zeros_like(z)
-        for axis in (-3, -2, -1):
-            difference, pairs = z.diff(dim=axis), z.shape[axis] - 1
-            out.narrow(axis, 1, pairs).add_(difference)
-            out.narrow(axis, 0, pairs).sub_(difference)
-        return out.mul_(grad[..., None, None, None, None].to(z.dtype))
+        return _torch_gradient(z, grad)
+
+
+@fused
+def _torch_energy(z: Tensor) -> Tensor:
+    """[*, 3, X, Y, Z] to [*], float64."""
+    energy = z.new_zeros(z.shape[:-4], dtype=torch.float64)
+    for axis in (-3, -2, -1):
+        # vector_norm accumulates in float64 without a float64 copy of the differences
+        norm = torch.linalg.vector_norm(z.diff(dim=axis), dim=(-4, -3, -2, -1), dtype=torch.float64)
+        energy.add_(norm.square(), alpha=0.5)
+    return energy
+
+
+@fused
+def _torch_gradient(z: Tensor, grad: Tensor) -> Tensor:
+    """DᵀD z for each field, times its incoming gradient; shapes [*, 3, X, Y, Z] and [*]."""
+    out = torch.zeros_like(z)
+    for axis in (-3, -2, -1):
+        difference, pairs = z.diff(dim=axis), z.shape[axis] - 1
+        out.narrow(axis, 1, pairs).add_(difference)
+        out.narrow(axis, 0, pairs).sub_(difference)
+    return out.mul_(grad[..., None, None, None, None].to(z.dtype))
 
 
 def bending_energy(z: Tensor) -> Tensor:

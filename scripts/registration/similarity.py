@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from scripts.fusion import fused
 from scripts.registration.backends import compiled
 from scripts.registration.errors import OptionError, RegistrationError, check_partner, check_volume
 
@@ -208,6 +209,7 @@ class _LocalNCC(torch.autograd.Function):
         return run(image, mean, moving, tuple(kept), grad, ctx.window), None, None
 
 
+@fused
 def _torch_statistics(image: Tensor, window: int) -> tuple[Tensor, Tensor]:
     """Local mean and variance, both of shape [B, 1, X, Y, Z] and float64."""
     share = 1 / _window_sizes(image, window)
@@ -217,6 +219,7 @@ def _torch_statistics(image: Tensor, window: int) -> tuple[Tensor, Tensor]:
     return mean, box_sum(double.square(), window).mul_(share).addcmul_(mean, mean, value=-1).clamp_min_(0)
 
 
+@fused
 def _torch_forward(
     fixed: Tensor, mean: Tensor, variance: Tensor, moving: Tensor, window: int, eps: float, with_gradient: bool
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -234,6 +237,7 @@ def _torch_forward(
     return ncc.to(moving.dtype), tuple(part.to(moving.dtype) for part in kept)
 
 
+@fused
 def _torch_backward(
     fixed: Tensor, mean: Tensor, moving: Tensor, kept: tuple[Tensor, ...], grad: Tensor, window: int
 ) -> Tensor:
