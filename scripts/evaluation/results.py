@@ -23,6 +23,9 @@ SETTINGS_FILE = "settings.json"
 STRUCTURE_COLUMNS = ("fixed", "moving", "label", "structure", *STRUCTURE_SCORES)
 PAIR_COLUMNS = ("fixed", "moving", "structures", *PAIR_SCORES)
 
+BEFORE = {"refine_steps": 0, "refine_parts": "mean"}
+"""Settings that were not noted before they could be chosen, and what they were: such folders can be continued."""
+
 PathLike = str | os.PathLike[str]
 
 
@@ -80,6 +83,7 @@ class ResultStore:
         text = json.dumps(settings, indent=2, sort_keys=True)
         if self.results and path.exists():
             now, before = json.loads(text), json.loads(path.read_text(encoding="utf-8"))
+            before = {**{key: value for key, value in BEFORE.items() if key in now}, **before}
             changed = [key for key in sorted({*now, *before}) if now.get(key) != before.get(key)]
             if changed:
                 details = "; ".join(f"{key} was {before.get(key)!r}, now {now.get(key)!r}" for key in changed)

@@ -28,6 +28,8 @@ from scripts.evaluation.results import PathLike
 from scripts.evaluation.shared_results import SharedStore
 from scripts.evaluation.table import Summary, format_tables, summarize_results, to_json
 from scripts.inference.chunks import CHUNK
+from scripts.inference.objectives import Objective
+from scripts.inference.refine import Parts, Refinement
 from scripts.io.atomic import write_text
 from scripts.networks.layout import ProposalLayout
 from scripts.networks.weight_scale import calibrated_temperature, trained_scale
@@ -136,6 +138,9 @@ class Evaluation(Evaluator):
         calibrated: whether a T that `run calibration` left in the weights takes precedence.
         scale: σ_α; None for the one that training left in ``network.weight_scale``, or for each pair's own if training
             left none.
+        objective: of the training, for refinement.
+        refine_steps: gradient steps on each pair before its fields are drawn, as in inference; 0 for none.
+        refine_parts: ``mean``, or ``all`` for L and R as well.
         seed: of all pairs.
         radius: of the ribbon in voxels (decision 15).
         chunk: proposals in memory at a time.
@@ -148,7 +153,7 @@ class Evaluation(Evaluator):
         val_handlers: more Ignite handlers, for example a ``CheckpointLoader``; attached before ours.
 
     Raises:
-        ValueError: for several networks with a covariance, or labels that are none.
+        ValueError: for several networks with a covariance, labels that are none, or a refinement that is none.
         ResultsError: when the folder holds results that cannot be continued.
     """
 
@@ -167,6 +172,9 @@ class Evaluation(Evaluator):
         temperature: float = 3.0,
         calibrated: bool = True,
         scale: float | None = None,
+        objective: Objective | None = None,
+        refine_steps: int = 0,
+        refine_parts: Parts = "mean",
         seed: int = 0,
         radius: int = 3,
         chunk: int = CHUNK,
@@ -195,6 +203,7 @@ class Evaluation(Evaluator):
         self.scale, self.seed, self.radius, self.chunk = scale, seed, radius, chunk
         self.calibrated, self.figures = truth("calibrated", calibrated), truth("figures", figures)
         self.voxel_mm = voxel_mm
+        self.refinement = Refinement(None if objective is None else objective.to(device), refine_steps, refine_parts)
         self.store = SharedStore(output_dir, truth("resume", resume), processes)
         count = len(dataset.dataset)  # type: ignore[arg-type]
         self._scale: float | None = None
@@ -250,6 +259,8 @@ class Evaluation(Evaluator):
             scale = "each pair's own spread" if self._scale is None else f"{self._scale:.4g}"
             text = "%s: %d of %d proposals a pair, temperature %g, scale of log-weights: %s"
             logger.info(text, self.name, self.num_samples, self.num_proposals, self.temperature, scale)
+        if self.refinement.steps:
+            logger.info("each pair is refined first: %d steps, %s", self.refinement.steps, self.refinement.parts)
 
     @torch.no_grad()
     def _iteration(self, engine: Engine, batchdata: dict[str, Any]) -> PairResult | None:  # type: ignore[override]
@@ -262,8 +273,10 @@ class Evaluation(Evaluator):
             pair = pair._replace(voxel_mm=self.voxel_mm)
         start = time.perf_counter()
         images = torch.cat([pair.moving, pair.fixed], dim=1)
+        seed = pair_seed(pair.names, self.seed)
         with self.mode(self.networks):
             outputs = [network(images) for network in self.networks]
+        outputs = [self.refinement(raw, pair.moving, pair.fixed, seed) for raw in outputs]
         if images.is_cuda:
             torch.cuda.synchronize(images.device)  # or the seconds would be those of the launch
         seconds = time.perf_counter() - start
@@ -279,7 +292,7 @@ class Evaluation(Evaluator):
             num_samples=self.num_samples,
             temperature=self.temperature,
             scale=self._scale,
-            seed=pair_seed(pair.names, self.seed),
+            seed=seed,
             radius=self.radius,
             chunk=self.chunk,
             seconds_network=seconds,
@@ -288,6 +301,7 @@ class Evaluation(Evaluator):
     def _settings(self) -> dict[str, Any]:
         """All that a result depends on beside the pair."""
         settings: dict[str, Any] = {"labels": list(self.labels), "radius": self.radius, "voxel_mm": self.voxel_mm}
+        settings |= self.refinement.settings
         if not self.layout.deterministic:
             for name in ("num_proposals", "num_samples", "temperature", "seed"):
                 settings[name] = getattr(self, name)

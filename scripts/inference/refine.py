@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from scripts.gaussian.noise import fold
 from scripts.gaussian.stencil import CHANNELS
-from scripts.inference.objectives import Objective
+from scripts.inference.objectives import MeanObjective, Objective
+from scripts.networks.layout import ProposalLayout
 
 Parts = Literal["mean", "all"]
 
@@ -37,21 +39,23 @@ def refine(
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> Refined:
-    """Improve a pair's proposal by gradient steps (Adam) on the training objective, starting at the network's output.
+    """Improve a pair's proposal by gradient steps (Adam), starting at the network's output.
 
+    The mean alone climbs its own log-posterior, the additional prior of the mean included. The training objective of
+    samples is what L and R need; for the mean it is slower and noisier: in as many steps it came less than half as far.
     The step size is in work voxels for the mean. L and R, where asked for, move at a tenth of it: they are numbers of
     the order of one that the network has learned from many pairs.
 
     Args:
         raw: the network's output, shape [1, C, x, y, z].
-        objective: of the training; its σ_α is not changed.
+        objective: of the training; its σ_α is not changed. For the mean alone only its posterior and layout count.
         moving: shape [1, 1, X, Y, Z].
         fixed: the same shape.
         steps: gradient steps.
         parts: `mean`, or `all` for L and R as well.
         learning_rate: step size of the mean, falling to a tenth of it.
         mask: optional weights of the fixed image's voxels, the same shape.
-        seed: of the noise.
+        seed: of the noise, where the objective draws any.
         progress: called with the number of steps done.
 
     Returns:
@@ -61,9 +65,7 @@ def refine(
     Raises:
         ValueError: for other parts.
     """
-    if parts not in ("mean", "all"):
-        raise ValueError(f"parts to refine must be 'mean' or 'all', got {parts!r}")
-    objective = copy.deepcopy(objective)
+    climbed = _climbed(objective, parts)
     pair = objective.target.prepare(moving, fixed, mask)[0]
 
     @torch.no_grad()
@@ -71,21 +73,75 @@ def refine(
         return float(objective.target(pair, objective.layout.mean(values))[0])
 
     start = raw.detach()
+    before = score(start)
     mean, rest = start[:, :CHANNELS].clone(), start[:, CHANNELS:].clone()
-    groups = [{"params": [mean.requires_grad_()], "lr": learning_rate}]
-    if parts == "all":
-        groups.append({"params": [rest.requires_grad_()], "lr": learning_rate / 10})
+    moved = [mean] if parts == "mean" else [mean, rest]
+    rates = (learning_rate, learning_rate / 10)
+    groups = [{"params": [part.requires_grad_()], "lr": rate} for part, rate in zip(moved, rates, strict=False)]
     optimizer = torch.optim.Adam(groups)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - 0.9 * min(step / max(steps, 1), 1))
     with torch.enable_grad():
         for step in range(steps):
             optimizer.zero_grad(set_to_none=True)
-            outcome = objective(torch.cat([mean, rest], dim=1), moving, fixed, fold(seed, 1 + step), mask)
+            outcome = climbed(torch.cat(moved, dim=1), moving, fixed, fold(seed, 1 + step), mask)
             outcome.loss.backward()
             optimizer.step()
             schedule.step()
             if progress is not None:
                 progress(step + 1)
     refined = torch.cat([mean, rest], dim=1).detach()
-    before, after = score(start), score(refined)
+    after = score(refined)
     return Refined(refined, before, after) if after > before else Refined(start, before, before)
+
+
+def _climbed(objective: Objective, parts: Parts) -> Objective:
+    """What the steps climb: for the mean alone, of the mean's three channels; else a copy with a σ_α of its own."""
+    if parts not in get_args(Parts):
+        raise ValueError(f"parts to refine must be 'mean' or 'all', got {parts!r}")
+    if parts == "all":
+        return copy.deepcopy(objective)
+    return MeanObjective(objective.target, ProposalLayout(rank=0, deterministic=True))
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """How every pair of an evaluation is refined; not at all without steps.
+
+    Attributes:
+        objective: of the training, see :func:`refine`; None if nothing is refined.
+        steps: gradient steps on each pair.
+        parts: `mean`, or `all` for L and R as well.
+
+    Raises:
+        ValueError: for steps that are no whole number of at least 0, other parts, or steps without an objective.
+    """
+
+    objective: Objective | None = None
+    steps: int = 0
+    parts: Parts = "mean"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 0:
+            raise ValueError(f"refine_steps must be a whole number of at least 0, got {self.steps!r}")
+        if self.parts not in get_args(Parts):
+            raise ValueError(f"refine_parts must be {' or '.join(get_args(Parts))}, got {self.parts!r}")
+        if self.steps and self.objective is None:
+            raise ValueError("refinement needs the objective of the training, got none")
+
+    def __call__(self, raw: Tensor, moving: Tensor, fixed: Tensor, seed: int = 0) -> Tensor:
+        """The network's output of a pair, refined; arguments and result as of :func:`refine`."""
+        if not self.steps or self.objective is None:
+            return raw
+        return refine(raw, self.objective, moving, fixed, self.steps, parts=self.parts, seed=seed).raw
+
+    @property
+    def settings(self) -> dict[str, int | float | str]:
+        """All that a refined result depends on beside the pair, the weights and the posterior."""
+        settings: dict[str, int | float | str] = {"refine_steps": self.steps, "refine_parts": self.parts}
+        if self.steps and self.parts == "all":
+            settings["objective"] = type(self.objective).__name__
+            for name, value in vars(self.objective).items():
+                # What does not change a result is no reason to refuse another one beside it.
+                if isinstance(value, int | float | str) and name not in ("training", "chunk") and name[0] != "_":
+                    settings[f"objective.{name}"] = value
+        return settings

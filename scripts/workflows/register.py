@@ -39,7 +39,7 @@ def register_pair(
     Args:
         item: the prepared pair, with `fixed_name` and `moving_name`.
         network: from [1, 2, X, Y, Z] to raw parameters, trained.
-        objective: of its training; gives the posterior and the layout, and is what refinement climbs.
+        objective: of its training; gives the posterior and the layout, and is what refinement of all parts climbs.
         settings: how.
         device: where to compute.
         label_names: of the moving label map's values.

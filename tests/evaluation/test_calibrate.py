@@ -12,9 +12,11 @@ from scripts.data.labels import SCORED
 from scripts.engines.checkpoint import load_network, read, save_atomically
 from scripts.evaluation.calibrate import Calibration, best, write_temperature
 from scripts.evaluation.workflow import Evaluation
+from scripts.inference.objectives import SIRObjective
 from scripts.networks.weight_scale import WeightScale, calibrated_temperature, trained_scale
 from scripts.registration.similarity import NCCLikelihood
 from scripts.registration.target import Target
+from scripts.registration.transform import DisplacementTransform, VelocityTransform
 from tests.evaluation.test_workflow import part, synthetic_pairs, untrained
 
 FEW = {"num_proposals": 12, "num_samples": 6, "progress": False}
@@ -39,28 +41,40 @@ def saved(tmp_path):
 def calibrate(saved, dataset, **options):
     network, layout, path = saved
     options = {**FEW, "temperatures": TEMPERATURES, **options}
-    return Calibration(network, layout, Target(NCCLikelihood(3)), dataset, SCORED, path, path.parent, **options)
+    target = options.pop("target", Target(NCCLikelihood(3)))
+    return Calibration(network, layout, target, dataset, SCORED, path, path.parent, **options)
 
 
 def evaluated(network, layout, dataset, folder, **options):
-    run = Evaluation(
-        network, layout, Target(NCCLikelihood(3)), dataset, SCORED, folder, figures=False, **{**FEW, **options}
-    )
+    target = options.pop("target", Target(NCCLikelihood(3)))
+    run = Evaluation(network, layout, target, dataset, SCORED, folder, figures=False, **{**FEW, **options})
     summary = run.run()
-    return {name: summary["structures"][name]["mean"] for name in ("ause_label", "ece", "label_entropy")}
+    return {name: summary["structures"][name]["mean"] for name in ("ause_label", "ece", "label_entropy", "dice_mean")}
 
 
-@pytest.mark.parametrize("criterion", ["ause", "ece"])
-def test_the_evaluation_confirms_before_and_after(saved, dataset, tmp_path, criterion, capsys):
+@pytest.mark.parametrize(
+    ("criterion", "transform", "steps", "parts"),
+    [
+        ("ause", DisplacementTransform(), 0, "mean"),
+        ("ece", DisplacementTransform(), 3, "mean"),
+        ("ause", VelocityTransform(), 2, "all"),
+        ("ece", VelocityTransform(grid="image"), 0, "mean"),
+    ],
+)
+def test_the_evaluation_confirms_before_and_after(saved, dataset, tmp_path, capsys, criterion, transform, steps, parts):
     network, layout, path = saved
-    before = evaluated(network, layout, dataset, tmp_path / "before")
-    report = calibrate(saved, dataset, criterion=criterion).run()
+    target = Target(NCCLikelihood(3), transform=transform)
+    objective = SIRObjective(target, layout, num_proposals=3, num_resampled=2)
+    options = {"target": target, "objective": objective, "refine_steps": steps, "refine_parts": parts}
+    before = evaluated(network, layout, dataset, tmp_path / "before", **options)
+    report = calibrate(saved, dataset, criterion=criterion, dice_tolerance=None, **options).run()
     for name, value in before.items():
         assert report["before"][name] == pytest.approx(value, abs=1e-12)
     load_network(network, path)
     assert calibrated_temperature(network) == report["after"]["temperature"]
     assert trained_scale(network) == report["after"]["scale"] != 40.0
-    after = evaluated(network, layout, dataset, tmp_path / "after", temperature=77.0)  # the weights' own comes first
+    # The weights' own temperature comes first.
+    after = evaluated(network, layout, dataset, tmp_path / "after", temperature=77.0, **options)
     for name, value in after.items():
         assert report["after"][name] == pytest.approx(value, abs=1e-12)
     column = {"ause": "ause_label", "ece": "ece"}[criterion]
@@ -68,7 +82,10 @@ def test_the_evaluation_confirms_before_and_after(saved, dataset, tmp_path, crit
     assert [float(row["temperature"]) for row in rows] == list(TEMPERATURES)
     assert report["after"][column] == min(float(row[column]) for row in rows)
     assert json.loads((tmp_path / "calibration.json").read_text())["after"] == pytest.approx(report["after"])
-    assert "before" in capsys.readouterr().out
+    assert (report["refine_steps"], report["refine_parts"]) == (steps, parts)
+    printed = capsys.readouterr().out
+    assert "before" in printed
+    assert f"{'DSC':>9}" in printed
 
 
 def test_the_evaluation_can_leave_the_calibration_aside(saved, dataset, tmp_path):
@@ -130,12 +147,43 @@ def test_refusals(saved, dataset):
         calibrate(saved, dataset, temperature=0.0)
     with pytest.raises(ValueError, match="temperatures must be positive"):
         calibrate(saved, dataset, temperatures=(0.0, 1.0))
+    with pytest.raises(ValueError, match="tolerance of Dice must be a number or None, got 'null'"):
+        calibrate(saved, dataset, dice_tolerance="null")
+    with pytest.raises(ValueError, match="needs the objective"):
+        calibrate(saved, dataset, refine_steps=1)
 
 
 def test_a_temperature_without_a_criterion_is_never_chosen():
     rows = [{"temperature": t, "ause_label": a, "ece": 0.1} for t, a in ((1.0, math.nan), (2.0, 0.4), (3.0, 0.3))]
     for order in (rows, rows[::-1], rows[1:] + rows[:1]):
         assert best(order, "ause")["temperature"] == 3.0
+
+
+def test_a_better_criterion_must_not_cost_accuracy():
+    table = (
+        (1.0, 0.03, 0.090, 0.750),
+        (2.0, 0.04, 0.085, 0.7585),
+        (3.0, 0.05, 0.080, 0.760),
+        (4.0, 0.06, 0.070, 0.700),
+    )
+    names = ("temperature", "ause_label", "ece", "dice_mean")
+    rows = [dict(zip(names, values, strict=True)) for values in table]
+    assert best(rows, "ause")["temperature"] == 1.0
+    assert best(rows, "ause", 0.002)["temperature"] == 2.0
+    assert best(rows, "ause", 0.0)["temperature"] == 3.0
+    assert best(rows, "ause", 0.05)["temperature"] == 1.0
+    assert best(rows, "ece", 0.002)["temperature"] == 3.0
+
+
+@pytest.mark.parametrize(("given", "used"), [(0.0, 0.0), (0.01, 0.01), (None, None), (-1, None)])
+def test_the_bound_is_part_of_the_fit(saved, dataset, given, used):
+    report = calibrate(saved, dataset, dice_tolerance=given, write=False).run()
+    assert report["dice_tolerance"] == used
+    rows = list(csv.DictReader((saved[2].parent / "calibration.csv").open()))
+    dice = [float(row["dice_mean"]) for row in rows]
+    allowed = [row for row, value in zip(rows, dice, strict=True) if used is None or value >= max(dice) - used]
+    expected = min(allowed, key=lambda row: float(row["ause_label"]))
+    assert report["after"]["temperature"] == float(expected["temperature"])
 
 
 def test_nothing_to_choose_by_is_an_error_and_writes_nothing(saved, dataset):

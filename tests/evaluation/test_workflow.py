@@ -11,14 +11,18 @@ from scripts.data.datalist import load_datalist
 from scripts.data.labels import SCORED
 from scripts.data.pairs import PairDataset
 from scripts.data.transforms import load_transforms
+from scripts.evaluation.pair_report import LabeledPair, evaluate_pair, pair_seed
 from scripts.evaluation.pair_result import PairResult
-from scripts.evaluation.results import PAIRS_FILE, STRUCTURES_FILE, ResultsError
+from scripts.evaluation.results import PAIRS_FILE, SETTINGS_FILE, STRUCTURES_FILE, ResultsError
 from scripts.evaluation.workflow import Evaluation
+from scripts.inference.objectives import MeanObjective, SIRObjective
+from scripts.inference.refine import refine
 from scripts.networks import ProposalLayout, ProposalNetwork, UNetBackbone
 from scripts.registration.similarity import NCCLikelihood
 from scripts.registration.target import Target
 
 COARSE = {"num_subjects": 3, "shape": [24, 24, 32], "spacing": 7.0}
+BATCHED = ("fixed", "moving", "fixed_label", "moving_label")
 FEW = {"num_proposals": 6, "num_samples": 4, "temperature": 0.5, "progress": False}
 
 
@@ -155,6 +159,73 @@ def test_ensemble(dataset, tmp_path):
     assert summary["structures"]["dice_mu"] == summary["structures"]["dice_mean"]
     with pytest.raises(ValueError, match="deterministic ones as an ensemble, got 2"):
         evaluation(two, tmp_path, [untrained()[0], untrained()[0]])
+
+
+def refined(dataset, folder, network=None, **options):
+    """An evaluation with an objective to refine by; σ is small, so that a few steps show."""
+    default, layout = untrained()
+    target = Target(NCCLikelihood(3, 0.1))
+    objective = SIRObjective(target, layout, num_proposals=3, num_resampled=2)
+    options = {**FEW, "figures": False, "objective": objective, **options}
+    return Evaluation(network or default, layout, target, dataset, SCORED, folder, **options)
+
+
+@pytest.mark.parametrize("parts", ["mean", "all"])
+def test_refinement_is_that_of_inference(dataset, tmp_path, parts):
+    one = part(dataset, dataset.pairs[:1])
+    run = refined(one, tmp_path / "refined", refine_steps=20, refine_parts=parts)
+    plain = refined(one, tmp_path / "plain")
+    summary, before = run.run(), plain.run()
+    assert summary["structures"]["dice_mu"]["mean"] > before["structures"]["dice_mu"]["mean"] + 0.01
+    assert run.store.results[0].pair["ncc_after"] > plain.store.results[0].pair["ncc_after"]
+    assert run.store.results[0].pair["seconds_network"] > plain.store.results[0].pair["seconds_network"]
+
+    pair = LabeledPair.from_batch({key: value[None] if key in BATCHED else value for key, value in one[0].items()})
+    seed = pair_seed(pair.names)
+    with torch.no_grad():
+        raw = run.networks[0].eval()(torch.cat([pair.moving, pair.fixed], dim=1))
+    by_hand = refine(raw, run.refinement.objective, pair.moving, pair.fixed, 20, parts=parts, seed=seed)
+    assert by_hand.after > by_hand.before
+    options = {name: FEW[name] for name in ("num_proposals", "num_samples", "temperature")}
+    result = evaluate_pair(run.layout.gaussian(by_hand.raw), run.target, pair, SCORED, seed=seed, **options)
+    assert str(result.structures) == str(run.store.results[0].structures)
+
+
+def test_no_steps_change_nothing_and_steps_are_noted(dataset, tmp_path):
+    one = part(dataset, dataset.pairs[:1])
+    evaluation(one, tmp_path / "a").run()
+    settings = json.loads((tmp_path / "a" / SETTINGS_FILE).read_text())
+    assert (settings["refine_steps"], settings["refine_parts"]) == (0, "mean")
+    layout = untrained()[1]
+    given = SIRObjective(Target(NCCLikelihood(3)), layout)
+    evaluation(one, tmp_path / "b", objective=given, refine_steps=0).run()
+    assert without_seconds(tmp_path / "a") == without_seconds(tmp_path / "b")
+    with pytest.raises(ResultsError, match="refine_steps was 0, now 2"):
+        evaluation(one, tmp_path / "a", objective=given, refine_steps=2).run()
+    with pytest.raises(ResultsError, match="refine_parts was 'mean', now 'all'"):
+        evaluation(one, tmp_path / "a", objective=given, refine_parts="all").run()
+    with pytest.raises(ValueError, match="needs the objective"):
+        evaluation(one, tmp_path / "a", refine_steps=2)
+    # A folder from before there was a choice.
+    old = {name: value for name, value in settings.items() if not name.startswith("refine")}
+    (tmp_path / "a" / SETTINGS_FILE).write_text(json.dumps(old))
+    with pytest.raises(ResultsError, match="refine_steps was 0, now 2"):
+        evaluation(one, tmp_path / "a", objective=given, refine_steps=2).run()
+    evaluation(one, tmp_path / "a").run()
+
+
+def test_an_ensemble_is_refined_member_by_member(dataset, tmp_path):
+    members = [untrained(deterministic=True, seed=seed, gain=3.0) for seed in range(2)]
+    networks, layout = [network for network, _ in members], members[0][1]
+    one, target = part(dataset, dataset.pairs[:1]), Target(NCCLikelihood(3, 0.1))
+    dice = []
+    for steps in (0, 20):
+        run = Evaluation(
+            networks, layout, target, one, SCORED, tmp_path / str(steps), figures=False, progress=False,
+            objective=MeanObjective(target, layout), refine_steps=steps,
+        )  # fmt: skip
+        dice.append(run.run()["structures"]["dice_mean"]["mean"])
+    assert dice[1] > dice[0] + 0.01
 
 
 def test_scale_comes_from_training(dataset, tmp_path):

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from scripts.inference.objectives import SIRObjective
-from scripts.inference.refine import refine
+from scripts.inference.objectives import MeanObjective, SIRObjective, VariationalObjective
+from scripts.inference.refine import Refinement, refine
 from scripts.networks import ProposalLayout
 from scripts.registration.prior import DiffusionPrior
 from scripts.registration.similarity import NCCLikelihood
@@ -45,12 +45,15 @@ def test_all_parts_move_if_asked_for(case):
     assert (refined.raw[:, 3:] != raw[:, 3:]).any()
 
 
-def test_same_seed_same_result_and_the_objective_is_left_alone(case):
+@pytest.mark.parametrize("parts", ["mean", "all"])
+def test_same_seed_same_result_and_the_objective_is_left_alone(case, parts):
     raw, objective, moving, fixed, _ = case
     steps = []
-    first = refine(raw, objective, moving, fixed, 3, seed=5, progress=steps.append)
-    again = refine(raw, objective, moving, fixed, 3, seed=5)
+    first = refine(raw, objective, moving, fixed, 3, parts=parts, seed=5, progress=steps.append)
+    again = refine(raw, objective, moving, fixed, 3, parts=parts, seed=5)
     assert torch.equal(first.raw, again.raw)
+    other = refine(raw, objective, moving, fixed, 3, parts=parts, seed=6)
+    assert torch.equal(first.raw, other.raw) == (parts == "mean")  # the mean alone needs no noise
     assert steps == [1, 2, 3]
     assert bool(objective.scale.value.isnan())  # no σ_α was taken in
 
@@ -78,3 +81,55 @@ def test_a_mask_leaves_the_rest_to_the_prior(case):
     assert isinstance(objective, nn.Module)
     refined = refine(raw, objective, moving, fixed, 5, mask=mask)
     assert torch.equal(refined.raw, raw)  # nothing to gain
+
+
+def test_the_mean_alone_climbs_its_own_log_posterior_whatever_the_objective(case):
+    raw, objective, moving, fixed, _ = case
+    target, layout = objective.target, objective.layout
+    refined = [
+        refine(raw, kind, moving, fixed, 5).raw
+        for kind in (objective, VariationalObjective(target, layout), MeanObjective(target, layout))
+    ]
+    assert torch.equal(refined[0], refined[1])
+    assert torch.equal(refined[0], refined[2])
+    # One step by hand: Adam's first goes the whole rate in every coordinate, along the sign of the gradient.
+    mean = raw[:, :3].clone().requires_grad_()
+    pair = target.prepare(moving, fixed)[0]
+    (target(pair, mean) + target.log_mean_prior(mean)).sum().backward()
+    step = refine(raw, objective, moving, fixed, 1, learning_rate=0.01).raw[:, :3]
+    clear = mean.grad.abs() > 1e-3
+    torch.testing.assert_close(step[clear], 0.01 * mean.grad.sign()[clear], rtol=1e-2, atol=0)
+
+
+@pytest.mark.parametrize("parts", ["mean", "all"])
+def test_a_deterministic_field_can_be_refined(case, parts):
+    raw, objective, moving, fixed, _ = case
+    alone = MeanObjective(objective.target, ProposalLayout(rank=0, deterministic=True))
+    refined = refine(raw[:, :3], alone, moving, fixed, 5, parts=parts)
+    assert refined.after > refined.before
+    torch.testing.assert_close(refined.raw, refine(raw, objective, moving, fixed, 5).raw[:, :3])
+
+
+def test_refinement_of_a_whole_evaluation(case):
+    raw, objective, moving, fixed, _ = case
+    refinement = Refinement(objective, 3, "all")
+    expected = refine(raw, objective, moving, fixed, 3, parts="all", seed=7).raw
+    assert torch.equal(refinement(raw, moving, fixed, 7), expected)
+    assert refinement.settings | {"objective": "SIRObjective", "objective.num_proposals": 4} == refinement.settings
+    assert Refinement(objective, 3).settings == {"refine_steps": 3, "refine_parts": "mean"}
+    assert Refinement()(raw, moving, fixed) is raw
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": -1}, "refine_steps must be a whole number of at least 0, got -1"),
+        ({"steps": 2.5}, "whole number"),
+        ({"steps": True}, "whole number"),
+        ({"parts": "L"}, "refine_parts must be mean or all, got 'L'"),
+        ({"steps": 1}, "needs the objective"),
+    ],
+)
+def test_a_refinement_that_is_none(options, message):
+    with pytest.raises(ValueError, match=message):
+        Refinement(**options)
