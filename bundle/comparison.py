@@ -2,8 +2,11 @@
 
     python -m bundle.comparison --dataset_dir /data/oasis2mm,/data/ixi2mm --work_dir output/comparison
 
-Each variant is trained with configs/presets/comparison.yaml from the common start models/variants/mean.pt, evaluated on
-pairs of the test people, and its figures are filed in docs/results; then `python -m bundle.results` makes the tables.
+Each variant is trained with configs/presets/comparison.yaml from the common start models/variants/mean.pt and evaluated
+on pairs of the test people twice: the network alone with the configured temperature, as in the paper, and as the bundle
+registers files, each pair refined, the temperature fitted on the validation people. Both are filed in docs/results;
+then `python -m bundle.results` makes the tables.
+
 Whatever is done already is not done again, so it can be interrupted and started again. Several of these may work on the
 same folder, on different cores: each takes the next variant that nobody has taken.
 """
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -26,6 +30,7 @@ SENSITIVITY = ("s_lc_5l", "s_lc_20l", "s_lc_30l", "s_lc_t2", "s_lc_t4")
 ENSEMBLE = tuple(f"vxm_{seed}" for seed in range(5))
 EPOCH = 25  # steps; epoch_length of the preset
 TEST_SPLIT = "configs/splits/oasis.json"
+REFINE_STEPS = 50  # as configs/inference.json
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -48,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             train(variant, folders, work / variant, chosen.steps)
             if not variant.startswith("vxm_"):
                 evaluate(variant, variant, folders[0], work, chosen.num_pairs, chosen.proposals)
+                refined(variant, folders[0], work, chosen.num_pairs, chosen.proposals)
     if not set(ENSEMBLE) & set(chosen.variants.split(",")):
         return
     members = [work / name / "last.pt" for name in ENSEMBLE]
@@ -80,18 +86,51 @@ def finished(checkpoint: Path, steps: int) -> bool:
 def evaluate(
     name: str, config: str, folder: str, work: Path, pairs: int, proposals: int, members: Sequence[Path] = ()
 ) -> None:
-    """Evaluate on test pairs and file the figures in docs/results."""
+    """Evaluate the network alone on test pairs and file the figures in docs/results."""
     weights = str([str(path) for path in members]) if members else str(work / name / "last.pt")
     output = work / name
-    # Whole volumes, whatever training crops; an expression, since MONAI ignores an option that is None.
-    bundle(
-        "evaluation", config, dataset_dir=folder, split_file=TEST_SPLIT, split="test", roi_size="$None",
-        num_pairs=str(pairs), evaluated_proposals=str(proposals), output_dir=str(output), ckpt_path=weights, name=name,
+    on_pairs(
+        "evaluation", config, folder, "test", proposals, num_pairs=str(pairs), output_dir=str(output), name=name,
+        ckpt_path=weights, calibrated="false",
     )  # fmt: skip
     results = [sys.executable, "-m", "bundle.results"]
     run([*results, "add", str(output / "evaluation_test"), "--group", "variants", "--name", name])
     if not members:
         run([*results, "training", str(output), "--name", name])
+
+
+def refined(name: str, folder: str, work: Path, pairs: int, proposals: int) -> None:
+    """The same with refinement, and with a temperature fitted to it where samples are weighed."""
+    output = work / name / "refined"
+    weights, options = output / "model.pt", {"refine_steps": str(REFINE_STEPS), "output_dir": str(output)}
+    output.mkdir(parents=True, exist_ok=True)
+    if not weights.is_file():
+        shutil.copyfile(work / name / "last.pt", weights)  # a fit writes into it, and training's own file stays
+    # The posterior of V is its q: nothing to fit.
+    if not name.startswith("v_") and not (output / "calibration/calibration.json").is_file():
+        on_pairs("calibration", name, folder, "val", proposals, ckpt_path=str(weights), **options)
+    on_pairs(
+        "evaluation",
+        name,
+        folder,
+        "test",
+        proposals,
+        num_pairs=str(pairs),
+        name=name,
+        ckpt_path=str(weights),
+        **options,
+    )
+    results = [sys.executable, "-m", "bundle.results"]
+    run([*results, "add", str(output / "evaluation_test"), "--group", "refined", "--name", name])
+
+
+def on_pairs(task: str, config: str, folder: str, split: str, proposals: int, **options: str) -> None:
+    """Evaluate or calibrate on pairs of a split of the test people's set."""
+    # Whole volumes, whatever training crops; an expression, since MONAI ignores an option that is None.
+    bundle(
+        task, config, dataset_dir=folder, split_file=TEST_SPLIT, split=split, roi_size="$None",
+        evaluated_proposals=str(proposals), **options,
+    )  # fmt: skip
 
 
 def config_files(task: str, variant: str) -> list[str]:
@@ -100,7 +139,8 @@ def config_files(task: str, variant: str) -> list[str]:
     Training and evaluation share all but the last: the network's output must be read as it was trained.
     """
     files = ["configs/train.yaml", "configs/presets/comparison.yaml", f"configs/variants/{variant}.yaml"]
-    return [*files, "configs/evaluate.yaml"] if task == "evaluation" else files
+    more = {"evaluation": ["evaluate"], "calibration": ["evaluate", "calibrate"]}
+    return [*files, *(f"configs/{name}.yaml" for name in more.get(task, ()))]
 
 
 def bundle(task: str, variant: str, **options: str) -> None:

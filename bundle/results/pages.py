@@ -14,13 +14,14 @@ from pathlib import Path
 from bundle.results.pictures import links
 from bundle.results.store import FOLDER
 from bundle.results.tables import (
-    OURS,
     RANKS,
     SHIPPED,
     TEMPERATURES,
     VARIANTS,
+    Group,
     all_groups,
     model_table,
+    own_rows,
     performance_table,
     perturbed_table,
     temperature_table,
@@ -36,27 +37,30 @@ _MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", flags=re.DOT
 def tables(folder: Path = FOLDER) -> dict[str, Callable[[], str]]:
     """Every table by its name."""
     groups = all_groups(folder)
-    variants, shipped, baselines, one_mm, perturbed = (
-        groups[name] for name in ("variants", "shipped", "baselines", "one_mm", "perturbed")
+    variants, refined, shipped, baselines, one_mm, perturbed = (
+        groups[name] for name in ("variants", "refined", "shipped", "baselines", "one_mm", "perturbed")
     )
 
-    def paper(names: tuple[str, ...], kind: str) -> Callable[[], str]:
-        return lambda: model_table(variants, names, kind)
+    def paper(names: tuple[str, ...], kind: str, group: Group = variants) -> Callable[[], str]:
+        return lambda: model_table(group, names, kind)
 
     return {
         "accuracy": paper(VARIANTS, "Accuracy"),
         "calibration": paper(VARIANTS, "Calibration"),
         "displacement": paper(VARIANTS, "Calibration by displacement"),
         "sampling": paper(VARIANTS, "Sampling"),
+        "refined_accuracy": paper(VARIANTS, "Accuracy", refined),
+        "refined_calibration": paper(VARIANTS, "Calibration", refined),
+        "refined_displacement": paper(VARIANTS, "Calibration by displacement", refined),
         "rank_accuracy": paper(RANKS, "Accuracy"),
         "rank_calibration": paper(RANKS, "Calibration"),
         "temperature_accuracy": paper(TEMPERATURES, "Accuracy"),
         "temperature_calibration": paper(TEMPERATURES, "Calibration"),
-        "baselines": lambda: tool_table(baselines, {**variants, **shipped}, ("v_lc", OURS, SHIPPED)),
+        "baselines": lambda: tool_table(baselines, own_rows(variants, refined, shipped)),
         "one_mm": lambda: tool_table(one_mm),
         "perturbed": lambda: perturbed_table(perturbed, shipped.get(SHIPPED)),
         "fitted_temperature": lambda: temperature_table(folder / "calibration.json"),
-        "targets": lambda: targets_table(variants, baselines, one_mm),
+        "targets": lambda: targets_table(variants, refined, baselines, one_mm),
         "figures": lambda: links(folder),
         "performance": lambda: performance_table(shipped, one_mm),
     }

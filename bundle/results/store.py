@@ -18,7 +18,7 @@ from scripts.io.atomic import write_text
 
 FOLDER = Path("docs/results")
 DIGITS = 5
-GROUPS = ("variants", "shipped", "baselines", "one_mm", "perturbed")
+GROUPS = ("variants", "refined", "shipped", "baselines", "one_mm", "perturbed")
 
 # Name of a file to that in tables, in the tables' order; a name that is not here comes last, as it is.
 MODELS = {
@@ -40,6 +40,7 @@ MODELS = {
     "s_lc_t2": "S+LC T = 2",
     "s_lc_t4": "S+LC T = 4",
     "mean": "mean only",
+    "network": "shipped model, network alone",
     "model": "shipped model",
     "unregistered": "unregistered",
     "affine": "affine (ANTs)",

@@ -18,7 +18,7 @@ RANKS = ("s_lc_5l", "s_lc_10l", "s_lc_20l", "s_lc", "s_lc_30l")
 TEMPERATURES = ("s_lc_t2", "s_lc", "s_lc_t4")
 # The comparison's own S+LC 10L, trained as its other rows; the weights that the bundle ships are a group of their own.
 OURS = "s_lc_10l"
-SHIPPED = "model"
+SHIPPED, UNREFINED = "model", "network"
 
 Group = Mapping[str, Sequence[PairResult]]
 
@@ -59,29 +59,45 @@ def seconds(results: Sequence[PairResult]) -> float:
     return statistics.median(result.pair["seconds_network"] + result.pair["seconds_proposals"] for result in results)
 
 
-def tool_table(group: Group, own: Group | None = None, own_names: Sequence[str] = ()) -> str:
-    """Dice, folds and time of tools, with models of our own on the very same pairs."""
+def own_rows(variants: Group, refined: Group, shipped: Group) -> dict[str, Sequence[PairResult]]:
+    """Models of our own for the table of tools, by their titles there."""
+    rows = {f"{title(name)}, network alone": variants[name] for name in ("v_lc", OURS) if name in variants}
+    rows |= {f"{title(name)}, refined": refined[name] for name in ("v_lc", OURS) if name in refined}
+    return rows | {title(name): shipped[name] for name in (UNREFINED, SHIPPED) if name in shipped}
+
+
+def tool_table(group: Group, own: Group | None = None) -> str:
+    """Dice, folds and time of tools, with models of our own (by their titles), on pairs of the longest list.
+
+    A tool may have been run on fewer pairs: beside its Dice stands that of the shipped model on the very same ones.
+    """
     if not group:
         return NOTHING
     reference = max(group.values(), key=len)
+    ours = (own or {}).get(title(SHIPPED))
     rows = []
-    for name, results in {**group, **{name: (own or {})[name] for name in own_names if name in (own or {})}}.items():
+    for name, results in {**{title(name): results for name, results in group.items()}, **(own or {})}.items():
         same, _ = common(results, reference)
         if not same:
             continue
         summary = summarize_results(same)
         dice, folds = (summary[part][score] for part, score in (("structures", "dice_mean"), ("pairs", "fold_mean")))
-        rows.append(
-            [
-                title(name),
-                str(len(same)),
-                f"{summary['pairs']['dice_before']['mean']:.3f}",
-                f"{dice['mean']:.3f} ({dice['std_structures']:.2f})",
-                f"{folds['mean']:.3f}",
-                f"{taken:.1f}" if (taken := seconds(same)) > 0 else "–",
-            ]
-        )
-    return markdown(["Method", "Pairs", "DSC before", "DSC of the (mean) field", "Fold %", "Seconds"], rows)
+        row = [
+            name,
+            str(len(same)),
+            f"{summary['pairs']['dice_before']['mean']:.3f}",
+            f"{dice['mean']:.3f} ({dice['std_structures']:.2f})",
+            f"{folds['mean']:.3f}",
+            f"{taken:.1f}" if (taken := seconds(same)) > 0 else "–",
+        ]
+        if ours:
+            _, counterparts = common(same, ours)
+            row.append(
+                f"{summarize_results(counterparts)['structures']['dice_mean']['mean']:.3f}" if counterparts else "–"
+            )
+        rows.append(row)
+    header = ["Method", "Pairs", "DSC before", "DSC of the (mean) field", "Fold %", "Seconds"]
+    return markdown([*header, "Shipped model on these pairs"] if ours else header, rows)
 
 
 def perturbed_table(group: Group, undisturbed: Sequence[PairResult] | None) -> str:
@@ -112,22 +128,28 @@ def temperature_table(path: Path) -> str:
     rows = []
     for when in ("before", "after"):
         row = report[when]
-        numbers = (f"{row[score]:.4f}" for score in ("ause_label", "ece", "label_entropy"))
+        numbers = (f"{row[score]:.4f}" for score in ("dice_mean", "ause_label", "ece", "label_entropy"))
         rows.append([when, f"{row['temperature']:g}", f"{row['scale']:.4g}", *numbers, f"{row['ess']:.1f}"])
-    table = markdown(["", "T", "σ_α", "AUSE_label ↓", "ECE ↓", "Label entropy", "ESS"], rows)
+    table = markdown(["", "T", "σ_α", "DSC", "AUSE_label ↓", "ECE ↓", "Label entropy", "ESS"], rows)
     drawn = f"{report['num_samples']} of {report['num_proposals']} proposals"
-    return f"{table}\nChosen by {report['criterion'].upper()} on {report['pairs']} validation pairs, {drawn}.\n"
+    return (
+        f"{table}\nChosen by {report['criterion'].upper()} among temperatures whose Dice is within "
+        f"{report['dice_tolerance']:g} of the best, on {report['pairs']} validation pairs, {drawn}, "
+        f"{report['refine_steps']} steps of refinement.\n"
+    )
 
 
 def performance_table(shipped: Group, one_mm: Group) -> str:
     """The model card's summary of the shipped weights."""
     rows = []
-    if SHIPPED in shipped:
-        summary = summarize_results(shipped[SHIPPED])
+    for name, note in ((SHIPPED, ""), (UNREFINED, ", without refinement")):
+        if name not in shipped:
+            continue
+        summary = summarize_results(shipped[name])
         scores = (("dice_mean", 3), ("dice_oracle", 3), ("ause_label", 4), ("ece", 4))
         numbers = [f"{summary['structures'][score]['mean']:.{digits}f}" for score, digits in scores]
         before, folds = (summary["pairs"][score]["mean"] for score in ("dice_before", "fold_mean"))
-        rows.append(["2 mm", str(summary["num_pairs"]), f"{before:.3f}", *numbers, f"{folds:.3f}"])
+        rows.append([f"2 mm{note}", str(summary["num_pairs"]), f"{before:.3f}", *numbers, f"{folds:.3f}"])
     for name in ("fast", "fast_refined", "fine", "fine_refined"):
         if name in one_mm:
             summary = summarize_results(one_mm[name])

@@ -49,19 +49,30 @@ class Scores(NamedTuple):
         return cls(dice, oracle, ause, ece, spearman, folds, summary["num_pairs"])
 
 
-def targets_table(variants: Group, baselines: Group, one_mm: Group) -> str:
-    """All targets for which there are results."""
-    lines = [
-        *against_variational(variants),
-        *against_tools(variants, baselines),
-        *velocity(variants),
-        *at_one_mm(one_mm),
+def targets_table(variants: Group, refined: Group, baselines: Group, one_mm: Group) -> str:
+    """All targets for which there are results: for the networks alone and, beside it, with refinement."""
+    columns = [
+        {
+            line.wanted: line
+            for line in (*against_variational(group), *against_tools(group, baselines), *velocity(group))
+        }
+        for group in (variants, refined)
     ]
-    if not lines:
+    columns[1] |= {line.wanted: line for line in at_one_mm(one_mm)}
+    wanted = list(dict.fromkeys(name for column in columns for name in column))
+    if not wanted:
         return NOTHING
-    missed = sum(not line.reached for line in lines)
-    verdict = f"{len(lines) - missed} of {len(lines)} targets are reached.\n"
-    return f"{markdown(['Target', 'Measured', 'Reached'], [line.row() for line in lines])}\n{verdict}"
+    rows = [[name, *(cell for column in columns for cell in _cells(column.get(name)))] for name in wanted]
+    verdicts = []
+    for column, name in zip(columns, ("by the networks alone", "with refinement"), strict=True):
+        reached = sum(line.reached for line in column.values())
+        verdicts.append(f"{reached} of {len(column)} {name}")
+    header = ["Target", "Network alone", "Reached", "Refined", "Reached"]
+    return f"{markdown(header, rows)}\nReached: {', '.join(verdicts)}.\n"
+
+
+def _cells(line: Target | None) -> list[str]:
+    return line.row()[1:] if line else ["–", "–"]
 
 
 def against_variational(variants: Group) -> list[Target]:

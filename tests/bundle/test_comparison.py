@@ -66,12 +66,32 @@ def tasks(commands):
 
 def test_each_variant_is_trained_then_evaluated_and_filed(tmp_path, monkeypatch):
     commands = recorded(monkeypatch)
+    save_atomically({"network": {}}, tmp_path / "v_d/last.pt")  # as its training would leave it
     comparison.main(["--dataset_dir", "/a,/b", "--work_dir", str(tmp_path), "--variants", "v_d,vxm_3"])
-    assert tasks(commands) == ["training", "evaluation", "add", "training", "training"]
-    evaluation, member = commands[1], commands[-1]
-    assert option(evaluation, "dataset_dir") == "/a"
-    assert option(evaluation, "split") == "test"
+    assert tasks(commands) == ["training", "evaluation", "add", "training", "evaluation", "add", "training"]
+    alone, refined, member = commands[1], commands[4], commands[-1]
+    for evaluation in (alone, refined):
+        assert option(evaluation, "dataset_dir") == "/a"
+        assert option(evaluation, "split") == "test"
+    assert "--refine_steps" not in alone
+    assert option(refined, "refine_steps") == str(comparison.REFINE_STEPS)
+    assert [option(commands[i], "group") for i in (2, 5)] == ["variants", "refined"]
     assert option(member, "seed") == "3"
+
+
+def test_the_temperature_is_fitted_to_a_copy_on_the_validation_people(tmp_path, monkeypatch):
+    commands = recorded(monkeypatch)
+    save_atomically({"network": {}}, tmp_path / "s_d/last.pt")
+    comparison.refined("s_d", "/a", tmp_path, 16, 400)
+    assert tasks(commands) == ["calibration", "evaluation", "add"]
+    fit, evaluation = commands[:2]
+    assert option(fit, "split") == "val"
+    assert option(fit, "refine_steps") == option(evaluation, "refine_steps")
+    assert option(fit, "ckpt_path") == option(evaluation, "ckpt_path") == str(tmp_path / "s_d/refined/model.pt")
+    (tmp_path / "s_d/refined/calibration").mkdir()
+    (tmp_path / "s_d/refined/calibration/calibration.json").write_text("{}")
+    comparison.refined("s_d", "/a", tmp_path, 16, 400)
+    assert tasks(commands[3:]) == ["evaluation", "add"]
 
 
 def of_command(command):
@@ -109,7 +129,7 @@ def test_evaluation_reads_the_model_as_training_did(variant, energy, tmp_path, m
     if variant != "vxm":
         assert evaluation.get_parsed_content("layout").stencil.initial_std == 0.1
     # The pairs are evaluation's own: whole volumes of the test people.
-    assert training.get_parsed_content("roi_size") == [80, 88, 104]
+    assert training.get_parsed_content("roi_size") == [72, 80, 96]
     assert evaluation.get_parsed_content("roi_size") is None
     assert evaluation.get_parsed_content("split_file") == comparison.TEST_SPLIT
     assert evaluation.get_parsed_content("dataset_dir") == "/a"

@@ -10,7 +10,7 @@ from bundle.results.__main__ import main
 from bundle.results.pages import PAGES, filled, outdated, tables, update
 from bundle.results.pictures import draw_all, links
 from bundle.results.store import add, common, read_group
-from bundle.results.tables import NOTHING, model_table, perturbed_table, tool_table
+from bundle.results.tables import NOTHING, model_table, own_rows, perturbed_table, tool_table
 from bundle.results.targets import targets_table
 from scripts.evaluation.pair_result import STRUCTURE_SCORES
 from scripts.evaluation.results import ResultsError, ResultStore
@@ -95,11 +95,20 @@ def test_cells_by_hand():
 
 def test_tools_are_compared_on_the_same_pairs():
     tools = {"syn": results(2, dice_mean=0.7, seconds=60.0)}
-    own = {"s_lc_10l": results(4, dice_mean=0.75, seconds=3.0)}
-    own["s_lc_10l"][3].structures["dice_mean"][:] = [0.0, 0.0]  # a pair that SyN does not have
-    syn, ours = tool_table(tools, own, ("s_lc_10l",)).splitlines()[2:]
+    ours = results(4, dice_mean=0.75, seconds=3.0)
+    ours[3].structures["dice_mean"][:] = [0.0, 0.0]  # a pair that SyN does not have
+    syn, model = tool_table(tools, {"S+LC 10L, refined": ours}).splitlines()[2:]
     assert syn == "| SyN (ANTs) | 2 | 0.500 | 0.700 (0.00) | 0.020 | 60.0 |"
-    assert ours == "| S+LC 10L | 2 | 0.500 | 0.750 (0.00) | 0.020 | 3.0 |"
+    assert model == "| S+LC 10L, refined | 2 | 0.500 | 0.750 (0.00) | 0.020 | 3.0 |"
+
+
+def test_a_tool_with_fewer_pairs_stands_beside_the_shipped_model_on_these():
+    shipped = results(4, dice_mean=0.75)
+    shipped[3].structures["dice_mean"][:] = [0.55, 0.55]
+    tools = {"syn": results(2, dice_mean=0.7), "convexadam": results(4, dice_mean=0.71)}
+    rows = tool_table(tools, own_rows({}, {}, {"model": shipped})).splitlines()
+    assert rows[0].endswith("| Shipped model on these pairs |")
+    assert [row.split(" | ")[-1] for row in rows[2:]] == ["0.750 |", "0.700 |", "0.700 |"]
 
 
 def test_disturbed_pairs_beside_the_same_pairs_as_they_are():
@@ -123,7 +132,7 @@ def test_the_shipped_model_is_not_the_comparisons(tmp_path):
     assert made["perturbed"]().splitlines()[2].split(" | ")[4] == "-0.080"
     rows = [line.split(" | ")[:4] for line in made["baselines"]().splitlines()[2:]]
     assert rows[-1] == ["| shipped model", "2", "0.500", "0.780 (0.00)"]  # on SyN's two pairs
-    assert rows[-2][0] == "| S+LC 10L"
+    assert rows[-2][0] == "| S+LC 10L, network alone"
     assert "shipped" not in made["accuracy"]()
 
 
@@ -151,35 +160,40 @@ def variants(**changes):
     return out
 
 
-def verdicts(table):
+def verdicts(table, column=2):
+    """Of the networks alone, or (column 4) with refinement."""
     return {
-        line.split(" | ")[0].strip("| "): line.split(" | ")[-1].strip("| ")
+        line.split(" | ")[0].strip("| "): line.split(" | ")[column].strip("| ")
         for line in table.splitlines()[2:]
         if line.startswith("|")
     }
 
 
 def test_targets_in_plain_words():
-    table = targets_table(variants(), {}, {})
+    table = targets_table(variants(), {}, {}, {})
     assert "0.0500 against 0.0700: 0.714 times" in table
     assert "-1.000 against 1.000: lower by 2.000" in table
     assert set(verdicts(table).values()) == {"yes"}
-    assert "5 of 5 targets are reached." in table
-    table = targets_table(variants(ause_label=0.0561, dice_mean=0.7399, dice_oracle=0.7478), {}, {})
-    missed = [wanted for wanted, verdict in verdicts(table).items() if verdict == "**no**"]
+    assert set(verdicts(table, 4).values()) == {"–"}
+    assert "Reached: 5 of 5 by the networks alone, 0 of 0 with refinement." in table
+    worse = variants(ause_label=0.0561, dice_mean=0.7399, dice_oracle=0.7478)
+    table = targets_table(variants(), worse, {}, {})
+    assert set(verdicts(table).values()) == {"yes"}
+    missed = [wanted for wanted, verdict in verdicts(table, 4).items() if verdict == "**no**"]
     assert [text.split(": ")[1][:6] for text in missed] == ["AUSE_l", "Dice o", "Oracle"]
-    assert "2 of 5 targets are reached." in table
+    assert "2 of 5 with refinement" in table
 
 
 def test_targets_against_tools_and_of_the_velocity_variant():
     models = {"s_lc_10l": results(dice_mean=0.75, seconds=5.0), "s_lc_svf": results(dice_mean=0.7449, fold=0.011)}
     tools = {"convexadam": results(2, dice_mean=0.76, seconds=14.0), "syn": results(2, dice_mean=0.7599, seconds=60.0)}
     table = targets_table(
-        models, tools, {"convexadam": tools["convexadam"], "fast": results(dice_mean=0.77, seconds=1.0)}
+        models, {}, tools, {"convexadam": tools["convexadam"], "fast": results(dice_mean=0.77, seconds=1.0)}
     )
-    assert list(verdicts(table).values()) == ["**no**", "**no**", "yes", "yes", "**no**", "**no**", "yes", "yes"]
+    assert list(verdicts(table).values()) == ["**no**", "**no**", "yes", "yes", "**no**", "**no**", "–", "–"]
+    assert list(verdicts(table, 4).values()) == ["–"] * 6 + ["yes", "yes"]
     assert "on 2 pairs: -0.0100" in table
-    assert targets_table({}, {}, {}) == NOTHING
+    assert targets_table({}, {}, {}, {}) == NOTHING
 
 
 def test_pages_are_filled_and_found_outdated(tmp_path):
@@ -219,7 +233,16 @@ def test_commands(tmp_path, monkeypatch, capsys):
     store.add(results(1)[0])
     (tmp_path / "run/validation.csv").write_text("iteration,dice\n50,0.6\n")
     row = {"temperature": 3.0, "scale": 1e5, "ause_label": 0.06, "ece": 0.09, "label_entropy": 0.1, "ess": 20.0}
-    report = {"criterion": "ause", "pairs": 6, "num_proposals": 400, "num_samples": 80, "weights": "/home/x/model.pt"}
+    row["dice_mean"] = 0.77
+    report = {
+        "criterion": "ause",
+        "pairs": 6,
+        "dice_tolerance": 0.002,
+        "refine_steps": 50,
+        "num_proposals": 400,
+        "num_samples": 80,
+        "weights": "/home/x/model.pt",
+    }
     report |= {"before": row, "after": {**row, "temperature": 4.5, "ause_label": 0.055}}
     (tmp_path / "run/calibration.json").write_text(json.dumps(report))
     main(["add", "run/evaluation_test", "--group", "variants", "--name", "s_lc_10l"])
@@ -234,7 +257,7 @@ def test_commands(tmp_path, monkeypatch, capsys):
     main(["check"])
     assert "the tables are what the CSV files give" in capsys.readouterr().out
     page = (tmp_path / PAGES[0]).read_text()
-    assert "| after | 4.5 | 1e+05 | 0.0550 | 0.0900 | 0.1000 | 20.0 |" in page
+    assert "| after | 4.5 | 1e+05 | 0.7700 | 0.0550 | 0.0900 | 0.1000 | 20.0 |" in page
     assert "80 of 400 proposals" in page
     with pytest.raises(SystemExit, match=r"error: .*nowhere"):
         main(["add", "nowhere", "--group", "variants", "--name", "x"])
