@@ -33,9 +33,10 @@ class TestAgainstDense:
 
     def test_variational(self, variant, toy):
         target, y = toy
-        layout, raw, dense, z = self.dense(variant, 5)
-        loss = apply(VariationalObjective(target, layout, num_samples=5), raw, y)
-        expected = -(target(y, z).mean() + dense.normal.entropy()) / VOXELS
+        layout, raw, dense, z = self.dense(variant, 3)
+        loss = apply(VariationalObjective(target, layout, num_samples=6), raw, y)
+        mirrored = torch.cat([z, 2 * layout.mean(raw) - z])
+        expected = -(target(y, mirrored).mean() + dense.normal.entropy()) / VOXELS
         assert_same_with_gradient(loss, expected, raw)
 
     def test_importance(self, variant, toy):

@@ -66,3 +66,32 @@ class TestVariational:
         # Half the precision would be noticed.
         (away,) = torch.autograd.grad(objective(raw - math.log(2) / 2, black, black, 0).loss, raw)
         assert float(away[0, 3:].abs().mean()) > 5 * float((gradients.std(0) / math.sqrt(60)).mean())
+
+    def test_pairs_cancel_what_a_slope_adds_to_the_noise_of_the_covariance(self):
+        # log p linear in z: the bound does not depend on the covariance but for its entropy, and neither do gradients.
+        class Slope(torch.nn.Module):
+            overlap = mean_prior = None
+
+            def prepare(self, moving, fixed, mask=None, labels=None, seeds=None):
+                return [None] * len(moving)
+
+            def log_mean_prior(self, mean):
+                return mean.new_zeros(len(mean))
+
+            def log_likelihood(self, pair, z):
+                return 100 * z.flatten(1).sum(1)
+
+            def log_prior(self, z):
+                return z.new_zeros(len(z))
+
+        layout = layout_of("LC")
+        raw = random_raw(layout)
+        images = torch.zeros(1, 1, 4, 4, 4, dtype=torch.float64)
+        objective = VariationalObjective(Slope(), layout, num_samples=2)
+        gradients = [torch.autograd.grad(objective(raw, images, images, seed).loss, raw)[0] for seed in range(3)]
+        for other in gradients[1:]:
+            torch.testing.assert_close(other, gradients[0], rtol=1e-9, atol=1e-9)
+
+    def test_an_odd_number_of_samples_is_refused(self, toy):
+        with pytest.raises(ValueError, match="must be even, since samples come in pairs, got 3"):
+            VariationalObjective(toy[0], layout_of("D"), num_samples=3)
