@@ -30,7 +30,6 @@ EXPRESSIONS = {
     "$torch.device('cuda:0' if torch.cuda.is_available() else 'cpu')",
     "$@network_def.to(@device)",
     "$@network_def.weight_scale",
-    "$@network.parameters()",
     "$@epoch_length * @batch_size",
     "$@epoch_length * @batch_size * torch.distributed.get_world_size()",
     "$@train::trainer.run()",

@@ -4,14 +4,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import heavyball
 import torch
 from torch import nn
 
+from scripts.engines.updates import network_of
+
+
+COVARIANCE_HEADS = ("stencil_head.", "factor_head.")
+
+
+def parameter_groups(network: nn.Module, lr: float = 2e-3, covariance_rate: float = 1.0) -> list[dict[str, Any]]:
+    """The network's parameters, those of the heads for L and R with a learning rate of their own.
+
+    SOAP's steps are about as long as the learning rate whatever the gradient. Fresh heads on trained features have
+    weights of a few thousandths; at the rate of the other layers noise alone makes R many times too large at once.
+
+    Args:
+        network: a `ProposalNetwork`, or one in a wrapper for several processes.
+        lr: learning rate.
+        covariance_rate: factor of it for the two heads.
+
+    Raises:
+        ValueError: for a factor that is not positive.
+    """
+    if not covariance_rate > 0:
+        raise ValueError(f"covariance_rate must be positive, got {covariance_rate}")
+    heads, others = [], []
+    for name, parameter in network_of(network).named_parameters():
+        (heads if name.startswith(COVARIANCE_HEADS) else others).append(parameter)
+    groups = [{"params": others, "lr": lr}, {"params": heads, "lr": lr * covariance_rate}]
+    return [group for group in groups if group["params"]]
+
 
 def soap(
-    params: Iterable[nn.Parameter],
+    params: Iterable[nn.Parameter] | Iterable[dict[str, Any]],
     lr: float = 2e-3,
     betas: tuple[float, float] = (0.9, 0.95),
     weight_decay: float = 0.0,
@@ -25,7 +54,7 @@ def soap(
     the same learning curve in a short trial.
 
     Args:
-        params: the network's parameters; compilation is switched on where they are on CUDA.
+        params: the network's parameters or groups of them; compilation is switched on where they are on CUDA.
         lr: learning rate.
         betas: as in Adam.
         weight_decay: decoupled decay; the paper mentions none.
@@ -33,7 +62,8 @@ def soap(
         max_precond_dim: largest matrix that gets one.
     """
     params = list(params)
-    on_cuda = any(parameter.is_cuda for parameter in params)
+    tensors = [p for group in params for p in (group["params"] if isinstance(group, dict) else [group])]
+    on_cuda = any(parameter.is_cuda for parameter in tensors)
     heavyball.utils.compile_mode = "max-autotune-no-cudagraphs" if on_cuda else None
     return heavyball.SOAP(
         params,

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from scripts.engines.optimizer import cosine_decay
+from scripts.engines.optimizer import cosine_decay, parameter_groups, soap
+from scripts.networks import ProposalLayout, ProposalNetwork
 
 
 def rates(steps: int, **options) -> list[float]:
@@ -33,3 +34,31 @@ def test_warm_up_rises_linearly():
 def test_impossible_schedules_are_refused(options):
     with pytest.raises(ValueError, match="decay_steps must be positive and warmup_steps not negative"):
         rates(1, **options)
+
+
+@pytest.mark.parametrize("wrap", [lambda network: network, lambda network: nn.ModuleDict({"module": network})])
+def test_the_heads_of_the_covariance_have_a_rate_of_their_own(wrap):
+    network = ProposalNetwork(ProposalLayout(rank=2))
+    wrapped = wrap(network)
+    if wrapped is not network:
+        wrapped.module = network  # as DistributedDataParallel has it
+    others, heads = parameter_groups(wrapped, lr=0.5, covariance_rate=0.1)
+    assert (others["lr"], heads["lr"]) == (0.5, pytest.approx(0.05))
+    assert [id(p) for p in heads["params"]] == [id(network.stencil_head.weight), id(network.factor_head.weight)]
+    assert len(others["params"]) + 2 == len(list(network.parameters()))
+    optimizer = soap([others, heads])
+    schedule = cosine_decay(optimizer, decay_steps=2, final_factor=0.2)
+    for parameter in network.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    for _ in range(2):
+        optimizer.step()
+        schedule.step()
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.1, 0.01])
+
+
+def test_a_network_without_a_covariance_has_one_group():
+    network = ProposalNetwork(ProposalLayout(rank=0, deterministic=True))
+    (group,) = parameter_groups(network, covariance_rate=0.1)
+    assert len(group["params"]) == len(list(network.parameters()))
+    with pytest.raises(ValueError, match="covariance_rate must be positive, got 0"):
+        parameter_groups(network, covariance_rate=0)
