@@ -12,7 +12,6 @@ from torch import nn
 
 from scripts.engines.updates import network_of
 
-
 COVARIANCE_HEADS = ("stencil_head.", "factor_head.")
 
 
@@ -32,10 +31,11 @@ def parameter_groups(network: nn.Module, lr: float = 2e-3, covariance_rate: floa
     """
     if not covariance_rate > 0:
         raise ValueError(f"covariance_rate must be positive, got {covariance_rate}")
-    heads, others = [], []
+    heads: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
     for name, parameter in network_of(network).named_parameters():
         (heads if name.startswith(COVARIANCE_HEADS) else others).append(parameter)
-    groups = [{"params": others, "lr": lr}, {"params": heads, "lr": lr * covariance_rate}]
+    groups: list[dict[str, Any]] = [{"params": others, "lr": lr}, {"params": heads, "lr": lr * covariance_rate}]
     return [group for group in groups if group["params"]]
 
 
@@ -61,12 +61,12 @@ def soap(
         precondition_frequency: steps between updates of the preconditioner.
         max_precond_dim: largest matrix that gets one.
     """
-    params = list(params)
-    tensors = [p for group in params for p in (group["params"] if isinstance(group, dict) else [group])]
+    given: list[Any] = list(params)
+    tensors = [p for group in given for p in (group["params"] if isinstance(group, dict) else [group])]
     on_cuda = any(parameter.is_cuda for parameter in tensors)
     heavyball.utils.compile_mode = "max-autotune-no-cudagraphs" if on_cuda else None
     return heavyball.SOAP(
-        params,
+        given,
         lr=lr,
         betas=tuple(betas),
         weight_decay=weight_decay,

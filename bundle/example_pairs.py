@@ -1,0 +1,205 @@
+"""Pairs as examples: every resampled field of a pair as a point, with its weight, its Dice and its mode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from monai.bundle import ConfigParser
+from torch import Tensor
+
+from scripts.evaluation.field_moments import FieldMoments
+from scripts.evaluation.overlap import dice_per_structure
+from scripts.evaluation.pair_report import LabeledPair, pair_seed
+from scripts.evaluation.workflow import Evaluation
+from scripts.gaussian import StructuredGaussian
+from scripts.inference.proposals import Posterior, redraw, sample_posterior
+from scripts.networks.weight_scale import calibrated_temperature, trained_scale
+from scripts.registration.warp import warp_labels
+from scripts.summary.dip import dip
+from scripts.summary.modes import are_distinct, find_modes
+
+COMPONENTS = 5
+"""In which modes are looked for, as `find_modes` does by itself."""
+
+
+class Sample(NamedTuple):
+    """One of the different fields that were resampled."""
+
+    weight: float  # how often it was drawn, as a share
+    log_weight: float  # logarithm of its tempered importance weight, relative to the best proposal's
+    dice: float  # mean over structures
+    mode: int  # 0 for the heavier one
+    first_mm: float  # from the mean field along the first two principal components, see `principal_coordinates`
+    second_mm: float  # of the different fields; by weight, any field that was drawn twice would be a component
+
+
+class Example(NamedTuple):
+    """The posterior of one pair."""
+
+    pair: int  # its number in the files of docs/results
+    pairs: int  # among how many it was picked
+    pairs_with_modes: int  # how many of these have two modes
+    dice_mu: float
+    dice_mean: float  # of the mean field
+    distinct: int  # 1 if this pair has two modes, by `are_distinct`
+    p_value: float  # of the groups' silhouette, against one Gaussian
+    valley_p_value: float  # of the valley between them, likewise
+    dip: float  # depth of that valley
+    samples: tuple[Sample, ...]
+
+    @property
+    def gain(self) -> float:
+        """How far the Oracle's Dice is above that of the mean field."""
+        return max(sample.dice for sample in self.samples) - self.dice_mean
+
+    @property
+    def clarity(self) -> tuple[float, float, float]:
+        """The larger, the more clearly two modes. The dip alone would prefer pairs with few different samples."""
+        return self.distinct, -self.valley_p_value, self.dip
+
+
+Examples = dict[str, Example]
+"""The picked pairs by what they are examples of: `oracle` and `modes`."""
+
+
+def pick(found: Sequence[Example]) -> Examples:
+    """The pair with the largest gain of the Oracle, and the one with the clearest modes; the first among equals."""
+    with_modes = sum(example.distinct for example in found)
+    counted = [example._replace(pairs=len(found), pairs_with_modes=with_modes) for example in found]
+    return {"oracle": max(counted, key=lambda e: e.gain), "modes": max(counted, key=lambda e: e.clarity)}
+
+
+def build(config_files: Sequence[str], folder: str, options: Mapping[str, Any]) -> Evaluation:
+    """The evaluation of whole volumes that configs describe; it is not run here.
+
+    Args:
+        config_files: as of `run evaluation`.
+        folder: for its results.
+        options: values of the config; those that are None are left as the files have them.
+
+    Raises:
+        ValueError: for a model without samples.
+    """
+    parser = ConfigParser()
+    parser.read_config(list(config_files))
+    parser.update({key: value for key, value in options.items() if value is not None})
+    parser.update({"roi_size": None, "evaluation_dir": folder})
+    evaluation: Evaluation = parser.get_parsed_content("evaluator")
+    if evaluation.layout.deterministic:
+        raise ValueError("this model predicts one field and has no samples to show")
+    return evaluation
+
+
+@torch.no_grad()
+def examine(evaluation: Evaluation, pair: LabeledPair, number: int) -> Example:
+    """Sample the posterior of the pair with this number, score every resampled field and look for modes."""
+    seed = pair_seed(pair.names, evaluation.seed)
+    gaussian, posterior = _posterior(evaluation, pair, seed)
+    indices, share = posterior.unique()
+    fields = torch.cat([part for _, part in redraw(gaussian, indices, seed, evaluation.chunk)])  # [n, 3, x, y, z]
+    dice, dice_mean = _dice(evaluation, pair, fields, share)
+    _, dice_mu = _dice(evaluation, pair, gaussian.mean, [1.0])
+    logs = (posterior.weights[indices] / posterior.weights.max()).log().tolist()
+
+    fields *= fields.new_tensor(pair.voxel_mm).reshape(3, 1, 1, 1)
+    groups = find_modes(fields, share, num_components=COMPONENTS, seed=evaluation.seed)
+    mode = np.zeros(len(indices), dtype=np.int64)
+    for k, group in enumerate(groups):
+        mode[list(group.members)] = k
+    weights = np.array(share)
+    depth = valley(principal_coordinates(fields, weights), weights, mode)
+    places = principal_coordinates(fields, np.full_like(weights, 1 / len(weights)), 2)
+    places -= weights @ places
+    distinct = int(are_distinct(groups))
+    rows = zip(share, logs, dice, mode.tolist(), *places.T.tolist(), strict=True)
+    return Example(
+        pair=number,
+        pairs=1,
+        pairs_with_modes=distinct,
+        dice_mu=dice_mu,
+        dice_mean=dice_mean,
+        distinct=distinct,
+        p_value=groups[0].p_value,
+        valley_p_value=groups[0].valley_p_value,
+        dip=depth,
+        samples=tuple(Sample(*row) for row in rows),
+    )
+
+
+def principal_coordinates(fields: Tensor, share: np.ndarray, count: int = COMPONENTS) -> np.ndarray:
+    """Coordinates of weighted samples along their principal components.
+
+    Args:
+        fields: shape [n, ...].
+        share: their weights, shape (n,), positive, that add up to 1.
+        count: how many components; those that do not exist have zeros.
+
+    Returns:
+        Shape (n, count), such that a sample's distance from the mean is the root mean square of their difference.
+    """
+    flat = fields.flatten(1)
+    centered = flat - torch.from_numpy(share).to(flat) @ flat
+    gram = (centered @ centered.T).double().cpu().numpy() / flat.shape[1]
+    root = np.sqrt(share)[:, None]
+    variances, vectors = (part[..., ::-1][..., :count] for part in np.linalg.eigh(root * gram * root.T))
+    kept = variances > 1e-6 * max(variances[0], np.finfo(np.float64).tiny)  # the products have single precision
+    places = np.zeros((len(share), count))
+    places[:, : kept.sum()] = gram @ (root * vectors[:, kept]) / np.sqrt(variances[kept])
+    return places
+
+
+def valley(places: np.ndarray, share: np.ndarray, mode: np.ndarray) -> float:
+    """Depth of the valley between two modes: the dip along the line between their centers, as in `find_modes`.
+
+    Args:
+        places: of the samples, shape (n, components).
+        share: their weights, shape (n,), that add up to 1.
+        mode: 0 or 1, shape (n,); if all are 0 there is no valley, and the result is 0.
+    """
+    if not mode.any():
+        return 0.0
+    one, other = (np.average(places[mode == k], axis=0, weights=share[mode == k]) for k in (0, 1))
+    return dip(places @ (other - one), share)
+
+
+def _posterior(evaluation: Evaluation, pair: LabeledPair, seed: int) -> tuple[StructuredGaussian, Posterior]:
+    """The pair's proposal and its weighted samples, as the evaluation draws them."""
+    network, temperature, scale = evaluation.networks[0].eval(), evaluation.temperature, evaluation.scale
+    raw = network(torch.cat([pair.moving, pair.fixed], dim=1))
+    gaussian = evaluation.layout.gaussian(evaluation.refinement(raw, pair.moving, pair.fixed, seed))
+    (images,) = evaluation.target.prepare(pair.moving, pair.fixed)
+    if evaluation.calibrated:
+        temperature = calibrated_temperature(network) or temperature
+    posterior = sample_posterior(
+        gaussian,
+        evaluation.target,
+        images,
+        num_proposals=evaluation.num_proposals,
+        num_samples=evaluation.num_samples,
+        temperature=temperature,
+        scale=scale if scale is not None else trained_scale(network),
+        seed=seed,
+        chunk=evaluation.chunk,
+    )
+    return gaussian, posterior
+
+
+def _dice(
+    evaluation: Evaluation, pair: LabeledPair, fields: Tensor, share: Sequence[float]
+) -> tuple[list[float], float]:
+    """Dice, mean over structures, of each field [n, 3, x, y, z], and of their mean with the weights `share`."""
+    truth, moments = pair.fixed_label[0, 0], FieldMoments()
+
+    def of(ddf: Tensor) -> float:
+        warped = warp_labels(pair.moving_label, ddf)[0, 0]
+        return float(dice_per_structure(warped, truth, evaluation.labels).nanmean())
+
+    scores = []
+    for field, weight in zip(fields.split(1), share, strict=True):
+        ddf = evaluation.target.displacement(field, truth.shape)  # [1, 3, X, Y, Z], the only one in memory
+        scores.append(of(ddf))
+        moments.add(ddf, weight)
+    return scores, of(moments.mean)
