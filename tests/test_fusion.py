@@ -7,46 +7,17 @@ import shutil
 import pytest
 import torch
 
+from bundle.benchmark.fusion import WORK, kernels
 from scripts.fusion import FusionWarning, fused, fusing
-from scripts.gaussian import noise
-from scripts.gaussian.stencil import Stencil
-from scripts.registration import prior, similarity
 
 INDUCTOR = pytest.param(
     "inductor", marks=pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 )
-SHAPE = (2, 1, 9, 10, 12)
-
-
-def random(*shape: int) -> torch.Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-
-
-def correlation() -> list[torch.Tensor]:
-    fixed, moving = random(*SHAPE), random(*SHAPE).flip(2).requires_grad_()
-    value = similarity.local_ncc(fixed, moving, 5)
-    return [value, *torch.autograd.grad(value.square().sum(), moving)]
-
-
-def diffusion() -> list[torch.Tensor]:
-    z = random(2, 3, 5, 6, 7).requires_grad_()
-    value = prior.diffusion_energy(z)
-    return [value, *torch.autograd.grad(value.square().sum(), z)]
-
-
-def entries() -> list[torch.Tensor]:
-    raw = (4 * random(1, 45, 3, 4, 5) - 2).requires_grad_()
-    value = Stencil("voxel", dominance=0.95).entries(raw)
-    return [value, *torch.autograd.grad(value.square().sum(), raw)]
-
-
-def normal() -> list[torch.Tensor]:
-    return [noise.standard_normal((3, 5), 7, [0, 3, 4], dtype=torch.float64)]
 
 
 # Captured whole or not at all ("eager" runs what was captured); with gradients split off; and really compiled.
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", INDUCTOR])
-@pytest.mark.parametrize("work", [correlation, diffusion, entries, normal])
+@pytest.mark.parametrize("work", WORK.values(), ids=lambda work: work.__name__)
 def test_fused_steps_give_the_same(work, backend):
     expected = work()
     with fusing("cpu", backend):
@@ -71,3 +42,10 @@ def test_a_missing_compiler_costs_time_only():
         with pytest.warns(FusionWarning, match="no compiler here"):
             assert torch.equal(function(torch.zeros(2)), torch.ones(2))
         assert torch.equal(function(torch.zeros(2)), torch.ones(2))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+@pytest.mark.parametrize("work", WORK.values(), ids=lambda work: work.__name__)
+def test_fused_steps_take_a_third_of_the_kernels_at_most(work):
+    separate, joined = kernels(work)
+    assert 0 < joined <= separate / 3

@@ -1,4 +1,4 @@
-"""`python -m bundle.benchmark [solve | train | inference | growth | all]`: figures of this machine.
+"""`python -m bundle.benchmark [solve | train | inference | growth | fusion | all]`: figures of this machine.
 
 A table for people, and JSON in output/benchmark. `--paper` measures `train` or `inference` at the paper's size.
 """
@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-BENCHMARKS = ("solve", "train", "inference", "growth")
+BENCHMARKS = ("solve", "train", "inference", "growth", "fusion")
 AT_PAPER_SIZE = ("train", "inference")
 
 
