@@ -69,11 +69,13 @@ def main() -> None:
 
 def settings_of(model: Mapping[str, Any], num_proposals: int, num_samples: int) -> Settings:
     """How pairs are registered; a temperature of None is that of the weights, or the one of training."""
-    return Settings(num_proposals, num_samples, model["temperature"], num_modes=0, progress=False)
+    return Settings(
+        num_proposals, num_samples, model["temperature"], refine_steps=model["refine_steps"], num_modes=0, progress=False
+    )
 
 
 def load_model(ckpt_path: Path, **overrides: Any) -> dict[str, Any]:
-    """Network, objective, preprocessing and temperature of configs/inference.json, with these weights.
+    """Network, objective, preprocessing, temperature and refinement of configs/inference.json, with these weights.
 
     Args:
         ckpt_path: the weights.
@@ -82,7 +84,7 @@ def load_model(ckpt_path: Path, **overrides: Any) -> dict[str, Any]:
     parser = ConfigParser()
     parser.read_config(str(ROOT / "configs/inference.json"))
     parser.update({"bundle_root": str(ROOT), "align": "none", "device": "$torch.device('cpu')", **overrides})
-    names = ("network_def", "objective", "preprocessing", "temperature")
+    names = ("network_def", "objective", "preprocessing", "temperature", "refine_steps")
     model = {name: parser.get_parsed_content(name) for name in names}
     load_network(model["network_def"], str(ckpt_path))
     model["network_def"].eval()
