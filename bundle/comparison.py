@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--work_dir", type=Path, default=Path("output/comparison"))
     parser.add_argument("--variants", default=",".join((*VARIANTS, *ENSEMBLE, *SENSITIVITY)), help="comma-separated")
     parser.add_argument("--num_pairs", type=int, default=16, help="test pairs, the same for all")
-    parser.add_argument("--proposals", type=int, default=400, help="drawn for each pair in the evaluation")
+    parser.add_argument("--proposals", type=int, default=200, help="drawn for each pair in the evaluation")
     parser.add_argument("--steps", type=int, default=300, help=f"of training, a multiple of {EPOCH}")
     chosen = parser.parse_args(arguments)
     folders, work = chosen.dataset_dir.split(","), chosen.work_dir.resolve()
