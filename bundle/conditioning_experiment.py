@@ -70,7 +70,12 @@ def main() -> None:
 def settings_of(model: Mapping[str, Any], num_proposals: int, num_samples: int) -> Settings:
     """How pairs are registered; a temperature of None is that of the weights, or the one of training."""
     return Settings(
-        num_proposals, num_samples, model["temperature"], refine_steps=model["refine_steps"], num_modes=0, progress=False
+        num_proposals,
+        num_samples,
+        model["temperature"],
+        refine_steps=model["refine_steps"],
+        num_modes=0,
+        progress=False,
     )
 
 
