@@ -7,6 +7,7 @@ NCCL; processes without a GPU, and all small messages (`scripts.processes`), by 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 from datetime import timedelta
@@ -72,8 +73,14 @@ def start(device: torch.device | str, timeout_minutes: float = 10.0) -> Processe
 def stop() -> None:
     """Leave the group of processes, if there is one."""
     logging.disable(logging.NOTSET)
-    if distributed.is_initialized():
-        distributed.destroy_process_group()
+    if not distributed.is_initialized():
+        return
+    if distributed.get_backend() == "gloo":
+        # Together: the first process keeps the store that the others still talk to, and one that left while they did
+        # was once seen to abort. Whoever waits for a process that is gone does so for a few seconds only.
+        with contextlib.suppress(RuntimeError):
+            distributed.monitored_barrier(timeout=timedelta(seconds=5))
+    distributed.destroy_process_group()
 
 
 def distribute(network: nn.Module, device: torch.device | str) -> nn.Module:

@@ -39,11 +39,13 @@ def test_samples_come_back_to_the_bit(tmp_path, variant, transform):
     stored = make(variant, transform)
     save_posterior(stored, tmp_path / "posterior.pt")
     loaded = load_posterior(tmp_path / "posterior.pt")
-    before, after = list(stored.samples(chunk=4)), list(loaded.samples(chunk=3))
+    before, after, others = list(stored.samples(chunk=4)), list(loaded.samples(chunk=4)), list(loaded.samples(chunk=3))
     assert [part[:2] for part in before] == [part[:2] for part in after]
     assert sum(count for _, count, _ in after) == 9
-    for (_, _, a), (_, _, b) in zip(before, after, strict=True):
+    for (_, _, a), (_, _, b), (_, _, c) in zip(before, after, others, strict=True):
         assert torch.equal(a, b)
+        # In other chunks a matrix product may add up in another order; some processors' does.
+        torch.testing.assert_close(a, c, rtol=1e-6, atol=1e-6)
     assert torch.equal(stored.posterior.weights, loaded.posterior.weights)
     assert (loaded.temperature, loaded.scale, loaded.names) == (3.0, 2.5, ("mövt", "fixed"))
     for name in ("fixed", "moving", "work"):
