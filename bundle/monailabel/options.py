@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, get_args
 
 from bundle.monailabel.errors import bad_request
 from scripts.alignment.align import Method
 
 LARGEST_SEED = 2**62
+INFERENCE = Path(__file__).resolve().parents[2] / "configs/inference.json"
 
 # What MONAI Label and its clients put into requests beside the options of a task.
 _OF_REQUESTS = ("model", "image", "session", "client_id", "user", "device", "description", "logging", "timeout")
@@ -19,15 +22,15 @@ FOREIGN = frozenset((*_OF_REQUESTS, *_OF_RESULTS, *_OF_BATCHES))
 
 
 def shared_options() -> dict[str, Any]:
-    """Options of every task with their defaults; of a list, the first value is the default."""
+    """Options of every task with the defaults of `run inference`; of a list, the first value is the default."""
+    config = json.loads(INFERENCE.read_text(encoding="utf-8"))
+    drawn = {name: config["displayable_configs"][name] for name in ("num_proposals", "num_samples", "seed")}
     return {
         "moving": "",
         "moving_tag": "final",
-        "num_proposals": 1200,
-        "num_samples": 80,
-        "seed": 0,
-        "align": ["auto", *(method for method in get_args(Method) if method != "auto")],
-        "refine_steps": 0,
+        **drawn,
+        "align": [config["align"], *(method for method in get_args(Method) if method != config["align"])],
+        "refine_steps": config["refine_steps"],
     }
 
 
