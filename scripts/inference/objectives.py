@@ -133,8 +133,8 @@ class MeanObjective(Objective):
 class VariationalObjective(Objective):
     """The evidence lower bound E[log p(I_f | Z) + log p(Z)] + H(q), entropy in closed form (decision 12).
 
-    Samples come in pairs μ ± δ. The gradient of R is E[∇log p(Z) ε_Rᵀ], and most of its noise is ∇log p(μ) ε_Rᵀ, which
-    a pair cancels: without it R stayed several times too wide for hundreds of steps.
+    Samples come in pairs μ ± δ. The gradient of R is E[∇log p(Z) ε_Rᵀ]; a pair cancels the part ∇log p(μ) ε_Rᵀ, which
+    is noise alone.
 
     Args:
         num_samples: fields drawn a step, an even number.
