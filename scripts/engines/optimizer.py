@@ -12,7 +12,7 @@ from torch import nn
 
 from scripts.engines.updates import network_of
 
-COVARIANCE_HEADS = ("stencil_head.", "factor_head.")
+COVARIANCE_HEADS = ("stencil_head.", "factor_head.", "column_scale")
 
 
 def parameter_groups(network: nn.Module, lr: float = 2e-3, covariance_rate: float = 1.0) -> list[dict[str, Any]]:

@@ -33,9 +33,12 @@ class ProposalNetwork(nn.Module):
         stencil_gain: the same for L; small, so that it starts at the layout's initial standard deviation.
         factor_gain: the same for R. Larger: R grows slowly, and the gain of SIR comes with it.
         factor_level: `quarter` or `half`, the resolution of R's head.
+        column_rate: gives each column of R a learned scale exp(column_rate · s). The head's weights move by about the
+            learning rate in a step, which finds directions but hardly a size: a column that is to vanish is left with
+            the steps' noise. A scale of its own lets it shrink or grow by a factor, noise included. 0: none.
 
     Raises:
-        ValueError: for another `factor_level`.
+        ValueError: for another `factor_level`, or a negative `column_rate`.
     """
 
     def __init__(
@@ -48,10 +51,13 @@ class ProposalNetwork(nn.Module):
         stencil_gain: float = 0.05,
         factor_gain: float = 0.5,
         factor_level: str = "quarter",
+        column_rate: float = 0.0,
     ) -> None:
         super().__init__()
         if factor_level not in ("half", "quarter"):
             raise ValueError(f"factor_level must be 'half' or 'quarter', got {factor_level!r}")
+        if column_rate < 0:
+            raise ValueError(f"column_rate must not be negative, got {column_rate}")
         self.layout = layout
         self.backbone = backbone if backbone is not None else UNetBackbone()
         if compile is not None:
@@ -67,6 +73,8 @@ class ProposalNetwork(nn.Module):
         self.factor_head = None
         if layout.rank:
             self.factor_head = _head(half if self.factor_at_half else quarter, CHANNELS * layout.rank, factor_gain)
+        self.column_rate = column_rate
+        self.column_scale = nn.Parameter(torch.zeros(layout.rank)) if layout.rank and column_rate else None
 
     @property
     def stride(self) -> int:
@@ -102,6 +110,9 @@ class ProposalNetwork(nn.Module):
             factor = self.factor_head(half if self.factor_at_half else quarter)
             if not self.factor_at_half:
                 factor = nn.functional.interpolate(factor, half.shape[2:], mode="trilinear", align_corners=False)
+            if self.column_scale is not None:
+                scale = (self.column_rate * self.column_scale).exp().repeat_interleave(CHANNELS)  # (3 r,)
+                factor = factor * scale[:, None, None, None]
             parts.append(factor)
         # Channels outermost again, as the kernels of the Gaussian take it (see `Conv3d`).
         return torch.cat(parts, dim=1).contiguous()

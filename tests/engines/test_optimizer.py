@@ -38,14 +38,15 @@ def test_impossible_schedules_are_refused(options):
 
 @pytest.mark.parametrize("wrap", [lambda network: network, lambda network: nn.ModuleDict({"module": network})])
 def test_the_heads_of_the_covariance_have_a_rate_of_their_own(wrap):
-    network = ProposalNetwork(ProposalLayout(rank=2))
+    network = ProposalNetwork(ProposalLayout(rank=2), column_rate=10.0)
     wrapped = wrap(network)
     if wrapped is not network:
         wrapped.module = network  # as DistributedDataParallel has it
     others, heads = parameter_groups(wrapped, lr=0.5, covariance_rate=0.1)
     assert (others["lr"], heads["lr"]) == (0.5, pytest.approx(0.05))
-    assert [id(p) for p in heads["params"]] == [id(network.stencil_head.weight), id(network.factor_head.weight)]
-    assert len(others["params"]) + 2 == len(list(network.parameters()))
+    covariance = [network.column_scale, network.stencil_head.weight, network.factor_head.weight]
+    assert [id(p) for p in heads["params"]] == [id(p) for p in covariance]
+    assert len(others["params"]) + 3 == len(list(network.parameters()))
     optimizer = soap([others, heads])
     schedule = cosine_decay(optimizer, decay_steps=2, final_factor=0.2)
     for parameter in network.parameters():

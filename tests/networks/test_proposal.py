@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from monai.networks.nets import SegResNet
@@ -39,6 +41,23 @@ def test_the_factor_comes_from_the_level_that_was_asked_for(level):
         if level == "quarter":
             expected = nn.functional.interpolate(expected, scale_factor=2.0, mode="trilinear", align_corners=False)
     torch.testing.assert_close(factor.flatten(1, 2), expected)
+
+
+def test_each_column_of_the_factor_has_a_scale_that_learns_by_factors():
+    torch.manual_seed(0)
+    layout, pair = ProposalLayout(rank=2), torch.rand(1, 2, 16, 16, 16)
+    network = ProposalNetwork(layout, column_rate=100.0)
+    with torch.no_grad():
+        before = layout.gaussian(network(pair))
+        network.column_scale.copy_(torch.tensor([0.0, -0.02]))
+        after = layout.gaussian(network(pair))
+    torch.testing.assert_close(after.cov_factor[:, 0], before.cov_factor[:, 0])
+    torch.testing.assert_close(after.cov_factor[:, 1], before.cov_factor[:, 1] * math.exp(-2))
+    torch.testing.assert_close(after.mean, before.mean)
+    assert ProposalNetwork(layout).column_scale is None
+    assert ProposalNetwork(ProposalLayout(rank=0), column_rate=100.0).column_scale is None
+    with pytest.raises(ValueError, match="column_rate must not be negative, got -1"):
+        ProposalNetwork(layout, column_rate=-1.0)
 
 
 def test_another_level_of_the_factor_is_an_error():
@@ -84,7 +103,7 @@ def test_channels_go_where_the_layout_says():
 
 def test_gradients_reach_every_parameter():
     layout = ProposalLayout(rank=3)
-    network = ProposalNetwork(layout)
+    network = ProposalNetwork(layout, column_rate=10.0)
     gaussian = layout.gaussian(network(torch.rand(1, 2, 16, 16, 16)))
     (gaussian.rsample(2).square().sum() - gaussian.entropy().sum()).backward()
     for name, parameter in network.named_parameters():
