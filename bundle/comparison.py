@@ -30,7 +30,7 @@ SENSITIVITY = ("s_lc_5l", "s_lc_20l", "s_lc_30l", "s_lc_t2", "s_lc_t4")
 ENSEMBLE = tuple(f"vxm_{seed}" for seed in range(5))
 EPOCH = 25  # steps; epoch_length of the preset
 TEST_SPLIT = "configs/splits/oasis.json"
-REFINE_STEPS = 50  # as configs/inference.json
+REFINE_STEPS = 25  # as configs/inference.json
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--variants", default=",".join((*VARIANTS, *ENSEMBLE, *SENSITIVITY)), help="comma-separated")
     parser.add_argument("--num_pairs", type=int, default=16, help="test pairs, the same for all")
     parser.add_argument("--proposals", type=int, default=200, help="drawn for each pair in the evaluation")
-    parser.add_argument("--steps", type=int, default=300, help=f"of training, a multiple of {EPOCH}")
+    parser.add_argument("--steps", type=int, default=400, help=f"of training, a multiple of {EPOCH}")
     chosen = parser.parse_args(arguments)
     folders, work = chosen.dataset_dir.split(","), chosen.work_dir.resolve()
     for variant in chosen.variants.split(","):

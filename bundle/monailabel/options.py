@@ -30,7 +30,7 @@ def shared_options() -> dict[str, Any]:
         "moving_tag": "final",
         **drawn,
         "align": [config["align"], *(method for method in get_args(Method) if method != config["align"])],
-        "refine_steps": config["refine_steps"],
+        **{name: config[name] for name in ("refine_steps", "detail_steps")},
     }
 
 
@@ -89,6 +89,7 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "num_samples": _number(1, 100_000),
     "seed": _number(0, LARGEST_SEED),
     "refine_steps": _number(0, 10_000),
+    "detail_steps": _number(0, 10_000),
     "mode": _number(1, 100),
     "landmark_std": _length,
     "outline_std": _length,

@@ -53,7 +53,10 @@ class Job:
     @property
     def settings(self) -> dict[str, Any]:
         """The options that decide about the registration itself."""
-        return {key: self.options[key] for key in ("num_proposals", "num_samples", "seed", "align", "refine_steps")}
+        return {
+            key: self.options[key]
+            for key in ("num_proposals", "num_samples", "seed", "align", "refine_steps", "detail_steps")
+        }
 
 
 class Registrations:

@@ -12,9 +12,10 @@ from monai.data import MetaTensor
 from monai.transforms import Compose, CopyItemsd, Orientationd, ResampleToMatchd, Transform
 
 from scripts.alignment.align import Alignment, apply_alignment
+from scripts.data.antialias import Antialiasd
 from scripts.data.errors import DataError
 from scripts.data.loading import IntegerLabeld, LoadVolumed, ScaleBraind
-from scripts.data.pair_input import FILE_KEYS, Antialiasd, CheckPaird, StripByMaskd
+from scripts.data.pair_input import FILE_KEYS, CheckPaird, StripByMaskd
 from scripts.data.transforms import AXIS_LABELS, PlainCompose, spacing_transform
 from scripts.io.grid import Grid
 

@@ -8,6 +8,7 @@ that holds the brain and fits the network. The moving image is brought onto it i
 | `fixed`, `moving` | [1, X, Y, Z] on the work grid, float32 in [0, 1] |
 | `image` | the two as the network sees them, [2, X, Y, Z] |
 | `fixed_mask` | [1, X, Y, Z] on the work grid, where the likelihood counts; only if a mask was given |
+| `fine_fixed`, `fine_moving`, `fine_fixed_mask` | the same at twice the resolution, where both files have it |
 | `fixed_file`, `moving_file` | the volumes as loaded, on their own grids |
 | `fixed_label`, `moving_label` | int32, on their own grids |
 | `alignment` | :class:`~scripts.alignment.align.Alignment` |
@@ -27,7 +28,6 @@ from monai.transforms import (
     Compose,
     CopyItemsd,
     CropForegroundd,
-    GaussianSmooth,
     MapTransform,
     Orientationd,
     ResampleToMatchd,
@@ -37,8 +37,10 @@ from scipy.ndimage import binary_fill_holes
 
 from scripts.alignment.align import Method, align, apply_alignment
 from scripts.alignment.checks import bounds_text, check_overlap, looks_stripped
+from scripts.data.antialias import Antialiasd
 from scripts.data.atlas import AtlasPaird, StackPaird
 from scripts.data.errors import DataError
+from scripts.data.fine import KeepFined, SampleFined
 from scripts.data.loading import IntegerLabeld, LoadVolumed, ScaleBraind
 from scripts.data.transforms import AXIS_LABELS, PlainCompose, spacing_transform
 from scripts.io.grid import Grid
@@ -87,6 +89,7 @@ def pair_input_transforms(
             StripByMaskd(),
             ScaleBraind(images, percentile),
             Alignd(alignment, seed),
+            KeepFined(pixdim),
             Antialiasd(images, pixdim),
             Orientationd(on_work, axcodes=axcodes, labels=AXIS_LABELS, allow_missing_keys=True),
             spacing_transform(on_work, pixdim, ["bilinear", "nearest"]),
@@ -95,6 +98,7 @@ def pair_input_transforms(
                 allow_missing_keys=True, start_coord_key=None, end_coord_key=None,
             ),
             ResampleToMatchd("moving", key_dst="fixed", mode="bilinear", padding_mode="zeros", dtype=np.float32),
+            SampleFined(),
             IntegerLabeld(("fixed_label", "moving_label"), allow_missing_keys=True),
             CheckMovingd(),
             StackPaird(),
@@ -203,32 +207,6 @@ class Alignd(Transform):
         logger.info(alignment.description)
         item["alignment"] = alignment
         item["moving"] = apply_alignment(moving, alignment.matrix)
-        return item
-
-
-class Antialiasd(MapTransform):
-    """Smooth an image before it is sampled at larger steps, as much as averaging over the larger voxel would.
-
-    A voxel that is f times as long averages over f small ones: a box of variance (f² − 1)/12.
-
-    Args:
-        keys: of images.
-        pixdim: the voxel size to come, in mm.
-    """
-
-    def __init__(self, keys: Sequence[str], pixdim: float) -> None:
-        super().__init__(keys)
-        self.pixdim = pixdim
-
-    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
-        """Smooth the images of one pair."""
-        item = dict(data)
-        for key in self.keys:
-            ratio = self.pixdim / Grid.of(item[key]).spacing
-            sigma = np.sqrt(np.maximum(ratio**2 - 1, 0) / 12)
-            if (sigma > 0.2).any():
-                # MONAI's smoothing needs positive widths; 0.01 voxels change nothing.
-                item[key] = GaussianSmooth(np.maximum(sigma, 0.01).tolist())(item[key])
         return item
 
 

@@ -42,8 +42,9 @@ class Landmarks:
         """What they say about the field: three numbers each.
 
         The moving point is m = A(x + u(x)) + e with the alignment A and e ~ N(0, s²I) in mm of the moving image. So
-        m − A x = A₃ W z(x) + e, where z(x) is the spline of the control points in work voxels and W the work grid's
-        axes in mm: the rows of A₃W are the directions in which the displacement is seen.
+        m − A (x + d(x)) = A₃ W z(x) + e, where d is the detail that all fields share, z(x) the spline of the control
+        points in work voxels, and W the work grid's axes in mm: the rows of A₃W are the directions in which the
+        displacement is seen.
 
         Raises:
             DataError: for a point outside of the region that the model has seen.
@@ -61,7 +62,7 @@ class Landmarks:
         return Observations(
             torch.from_numpy(np.repeat((indices + 0.5) / space.factor - 0.5, 3, axis=0)),
             torch.from_numpy(np.tile(matrix, (len(self), 1))),
-            torch.from_numpy((self.moving - space.align(self.fixed)).ravel()),
+            torch.from_numpy((self.moving - space.align(self.fixed + space.detail_at(self.fixed))).ravel()),
             torch.from_numpy(np.repeat(self.std, 3)),
         )
 

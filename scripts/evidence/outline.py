@@ -139,7 +139,7 @@ class Outline:
 
     def _look(self, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Distances (N, P) and their gradients (N, P, 3) in the moving space, for displacements (N, P, 3)."""
-        moved = at @ self._matrix.T + self.space.align(self.points)
+        moved = at @ self._matrix.T + self.space.align(self.points + self.space.detail_at(self.points))
         parts = np.split(moved, np.cumsum(self._counts)[:-1], axis=1)
         seen = [known(part) for known, part in zip(self._maps, parts, strict=True)]
         return np.concatenate([part[0] for part in seen], 1), np.concatenate([part[1] for part in seen], 1)

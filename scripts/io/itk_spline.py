@@ -2,7 +2,7 @@
 
 A sampled field is a uniform cubic B-spline, and so is `itk::BSplineTransform`: the control points go over as they are,
 with vectors in LPS mm. ITK's spline ends where its control points do, ours repeats the last one: rows are repeated
-until the fixed image is covered.
+until the fixed image is covered. With detail, field and detail become one spline on the work grid.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from scripts.data.errors import DataError
+from scripts.inference.detail import on_work_grid
 from scripts.io.atomic import atomic_path
 from scripts.io.grid import LPS, Grid
 from scripts.io.itk import affine_part, checked_alignment, geometry, write_composite
@@ -31,7 +33,11 @@ def write_spline_transform(path: str | Path, control_points: np.ndarray, space: 
     Raises:
         DataError: when the file cannot be written.
     """
-    padded, grid = _cover(control_points, space)
+    factor = space.factor
+    if space.detail is not None:
+        points = on_work_grid(torch.from_numpy(control_points), factor, space.work.shape)
+        control_points, factor = (points + space.detail.cpu()).numpy(), 1
+    padded, grid = _cover(control_points, space, factor)
     vectors = LPS[:3, :3] @ space.work.affine[:3, :3] @ padded.reshape(3, -1)
     # ITK: component by component, the first axis fastest.
     parameters = np.swapaxes(vectors.reshape(3, *grid.shape), 1, 3).astype(np.float64).ravel()
@@ -86,17 +92,17 @@ def check_replaceable(folder: Path) -> None:
             raise DataError(f"{folder} also holds {path.name}; move it away, or choose another --output_dir")
 
 
-def _cover(control_points: np.ndarray, space: PairSpace) -> tuple[np.ndarray, Grid]:
+def _cover(control_points: np.ndarray, space: PairSpace, factor: int) -> tuple[np.ndarray, Grid]:
     """Control points repeated at the ends until the spline reaches over the fixed image, and their grid."""
     corners = np.array(np.meshgrid(*[(-0.5, size - 0.5) for size in space.fixed.shape], indexing="ij")).reshape(3, -1).T
-    at = (space.work.to_indices(space.fixed.to_world(corners)) + 0.5) / space.factor - 0.5
+    at = (space.work.to_indices(space.fixed.to_world(corners)) + 0.5) / factor - 0.5
     shape = np.array(control_points.shape[1:])
     # A cubic spline at t needs the control points floor(t) − 1 … floor(t) + 2; the field's own grid is always covered.
     low = np.maximum(1 - np.floor(np.minimum(at.min(0), -0.5)), 0).astype(int)
     high = np.maximum(np.floor(np.maximum(at.max(0), shape - 0.5)) + 3 - shape, 0).astype(int)
     padded = np.pad(control_points, [(0, 0), *zip(low, high, strict=True)], mode="edge")
     # Field voxel j is at factor (j + ½) − ½ of the work grid.
-    to_work = np.diag([float(space.factor)] * 3 + [1.0])
-    to_work[:3, 3] = 0.5 * space.factor - 0.5 - space.factor * low
+    to_work = np.diag([float(factor)] * 3 + [1.0])
+    to_work[:3, 3] = 0.5 * factor - 0.5 - factor * low
     x, y, z = padded.shape[1:]
     return padded, Grid((x, y, z), space.work.affine @ to_work)

@@ -1,8 +1,8 @@
 """The posterior of one pair on disk: what is needed to draw every weighted sample again, to the bit.
 
 The file holds the proposal's parameters, the seed and the log-densities, not the samples: 80 samples at 2 mm would
-take 100 MB, the parameters take 17. L and R are kept in half precision. That loses nothing, because inference rounds
-them before it draws: the rounded Gaussian is the proposal (:func:`rounded`).
+take 100 MB, the parameters take 17. L, R and detail are kept in half precision. That loses nothing, because inference
+rounds them before it uses them: the rounded Gaussian is the proposal (:func:`rounded`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from scripts.registration.transform import DisplacementTransform, VelocityTransf
 from scripts.summary.space import PairSpace
 
 FORMAT = "structured-sir posterior"
-VERSION = 2
-"""1: without `target`, `files` and `observations`. Such files are read, but cannot be conditioned."""
+VERSION = 3
+"""1: without `target`, `files` and `observations`. Read, but cannot be conditioned. 2: without `detail`."""
 
 
 def rounded(raw: Tensor) -> Tensor:
@@ -126,6 +126,7 @@ def save_posterior(stored: StoredPosterior, path: str | Path) -> None:
         "mean_of_samples": stored.mean.cpu().clone(),
         "names": list(stored.names),
         "alignment": torch.from_numpy(np.ascontiguousarray(space.alignment)),
+        "detail": None if space.detail is None else space.detail.half().cpu(),
         "target": stored.target,
         "files": stored.files,
         "observations": None if stored.observations is None else dict(vars(stored.observations)),
@@ -160,7 +161,9 @@ def load_posterior(path: str | Path, device: torch.device | str = "cpu") -> Stor
         for name in ("fixed", "moving", "work")
     }
     transform = _make_transform(content["transform"])
-    space = PairSpace(**grids, alignment=content["alignment"].numpy(), factor=transform.factor)
+    detail = content.get("detail")
+    detail = None if detail is None else detail.float().to(device)
+    space = PairSpace(**grids, alignment=content["alignment"].numpy(), factor=transform.factor, detail=detail)
     moving_name, fixed_name = content["names"]
     return StoredPosterior(
         raw,

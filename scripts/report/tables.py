@@ -135,6 +135,8 @@ _DIAGNOSTICS = (
     ("inverse_largest_error_mm", "Largest inverse error", "mm, at the worst voxel"),
     ("refine_steps", "Refinement steps", "of this pair, before drawing"),
     ("refine_gain_log_posterior", "Gain by refinement", "in the log posterior"),
+    ("detail_steps", "Detail steps", "after that, at twice the resolution"),
+    ("detail_gain_log_posterior", "Gain by detail", "in the log posterior at that resolution"),
     ("work_shape", "Voxels inside", "of the grid that the network saw"),
     ("work_spacing_mm", "Spacing inside", "mm, of that grid"),
     ("modes_p_value", "p of one mode", "chance of such groups among samples of one cloud"),

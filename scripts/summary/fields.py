@@ -9,7 +9,6 @@ from torch import Tensor
 
 from scripts.evaluation.field_moments import FieldMoments
 from scripts.evaluation.folds import jacobian_determinant
-from scripts.registration.spline import upsample
 from scripts.summary.space import PairSpace
 
 SMALLEST_DETERMINANT = 1e-3
@@ -43,7 +42,7 @@ class FieldAccumulator:
 
     def add(self, control_points: Tensor, weight: float) -> None:
         """Take one field into account: control points [3, x, y, z] in work voxels, and how often it was drawn."""
-        ddf = upsample(control_points[None], self.space.factor, self.space.work.shape)
+        ddf = self.space.on_work(control_points[None])
         determinant = jacobian_determinant(ddf)[0]
         if self._log_jacobian is None or self._folds is None:
             self._log_jacobian, self._folds = torch.zeros_like(determinant), torch.zeros_like(determinant)

@@ -4,7 +4,8 @@
     moving file ── alignment (an affine) ── fixed file's space
 
 A sampled field is a cubic B-spline with control points on the field grid. The fixed file's axes are parallel to the
-work grid's, so the spline is evaluated at the file's own voxels, exactly and an axis at a time.
+work grid's, so the spline is evaluated at the file's own voxels, exactly and an axis at a time. Detail that was found
+beyond the model's resolution is a second spline, with control points on the work grid, that every field gets added.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch import Tensor
 from scripts.data.errors import DataError
 from scripts.io.grid import Grid
 from scripts.registration.pull import pull, pull_labels
-from scripts.registration.spline import evaluate
+from scripts.registration.spline import evaluate, upsample
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +34,8 @@ class PairSpace:
         work: the grid of the images that the model saw.
         alignment: from fixed RAS mm to moving RAS mm, (4, 4).
         factor: work voxels along the edge of a field voxel.
+        detail: control points on the work grid of what is added to every field, in work voxels, [3, X, Y, Z]; None for
+            nothing. See :mod:`scripts.inference.detail`.
     """
 
     fixed: Grid
@@ -40,6 +43,7 @@ class PairSpace:
     work: Grid
     alignment: np.ndarray = field(default_factory=lambda: np.eye(4))
     factor: int = 2
+    detail: Tensor | None = None
 
     def check(self) -> None:
         """Fail early for grids that do not fit each other.
@@ -50,7 +54,7 @@ class PairSpace:
         self._axes()
 
     def displacement(self, control_points: Tensor) -> Tensor:
-        """Displacements at the fixed file's voxels, without the alignment.
+        """Displacements at the fixed file's voxels, detail included, without the alignment.
 
         Args:
             control_points: of fields in work voxels, shape [N, 3, x, y, z].
@@ -62,7 +66,23 @@ class PairSpace:
         at = [(where + 0.5) / self.factor - 0.5 for where in positions]
         # First the few control points to mm, then to many voxels.
         values = evaluate(self.to_mm(control_points), at)
+        if self._detail_at_fixed is not None:
+            values = values + self._detail_at_fixed.to(values)
         return values.permute(0, 1, *(2 + axis for axis in order)).contiguous()
+
+    @functools.cached_property
+    def _detail_at_fixed(self) -> Tensor | None:
+        """The detail at the fixed file's voxels, its axes in the work grid's order, RAS mm; once for all samples."""
+        return None if self.detail is None else evaluate(self.to_mm(self.detail[None]), self._axes()[1])
+
+    def on_work(self, control_points: Tensor) -> Tensor:
+        """Displacements on the work grid in work voxels, [N, 3, X, Y, Z], of control points [N, 3, x, y, z]."""
+        ddf = upsample(control_points, self.factor, self.work.shape)
+        return ddf if self._detail_on_work is None else ddf + self._detail_on_work.to(ddf)
+
+    @functools.cached_property
+    def _detail_on_work(self) -> Tensor | None:
+        return None if self.detail is None else upsample(self.detail[None], 1, self.work.shape)
 
     def to_fixed(self, volumes: Tensor) -> Tensor:
         """Bring volumes [N, C, …] on the work grid to the fixed file's [N, C, X, Y, Z], by linear interpolation."""
@@ -74,6 +94,11 @@ class PairSpace:
         matrix = _matrix(tuple(self.work.affine[:3, :3].ravel().tolist()), vectors.dtype, vectors.device)
         return torch.einsum("ij,nj...->ni...", matrix, vectors)
 
+    def in_fixed_voxels(self, displacement: Tensor) -> Tensor:
+        """Displacements [N, 3, X, Y, Z] in RAS mm to voxels of the fixed file's axes."""
+        matrix = torch.from_numpy(np.linalg.inv(self.fixed.affine[:3, :3])).to(displacement)
+        return torch.einsum("ij,nj...->ni...", matrix, displacement)
+
     def displacement_at(self, control_points: np.ndarray, points: np.ndarray) -> np.ndarray:
         """Displacement of one field at any places of the fixed space.
 
@@ -82,12 +107,16 @@ class PairSpace:
             points: RAS mm, (P, 3).
 
         Returns:
-            RAS mm, (P, 3), without the alignment.
+            RAS mm, (P, 3), detail included, without the alignment.
         """
-        where = ((self.work.to_indices(points) + 0.5) / self.factor - 0.5).T
-        # Without prefilter, SciPy takes the values as control points of the same B-spline.
-        vectors = [map_coordinates(part, where, order=3, prefilter=False, mode="nearest") for part in control_points]
-        return np.stack(vectors, axis=1) @ self.work.affine[:3, :3].T
+        where = (self.work.to_indices(points) + 0.5) / self.factor - 0.5
+        return _spline_at(control_points, where) @ self.work.affine[:3, :3].T + self.detail_at(points)
+
+    def detail_at(self, points: np.ndarray) -> np.ndarray:
+        """What the detail adds at any places of the fixed space; RAS mm, (P, 3) both."""
+        if self.detail is None:
+            return np.zeros_like(points, dtype=np.float64)
+        return _spline_at(self.detail.cpu().numpy(), self.work.to_indices(points)) @ self.work.affine[:3, :3].T
 
     def align(self, points: np.ndarray) -> np.ndarray:
         """Points of the fixed space (P, 3), RAS mm, to the moving file's space."""
@@ -120,6 +149,13 @@ class PairSpace:
             indices = torch.arange(self.fixed.shape[axis], dtype=torch.float64)
             positions[work_axis] = matrix[work_axis, axis] * indices + matrix[work_axis, 3]
         return order, positions
+
+
+def _spline_at(control_points: np.ndarray, where: np.ndarray) -> np.ndarray:
+    """The spline of control points [3, x, y, z] at places (P, 3) on their grid; (P, 3)."""
+    # Without prefilter, SciPy takes the values as control points of the same B-spline.
+    vectors = [map_coordinates(part, where.T, order=3, prefilter=False, mode="nearest") for part in control_points]
+    return np.stack(vectors, axis=1)
 
 
 @functools.lru_cache(maxsize=4)

@@ -13,7 +13,6 @@ from scripts.alignment.checks import brain_mask
 from scripts.evaluation.folds import fold_percentage
 from scripts.io.posterior_file import StoredPosterior
 from scripts.registration.similarity import local_ncc
-from scripts.registration.spline import upsample
 from scripts.registration.target import Target
 from scripts.registration.warp import warp
 from scripts.summary.fields import FieldAccumulator, FieldSummary
@@ -60,10 +59,12 @@ def conclude(
     with clock("modes"):
         result.modes, mode_figures = _modes(stored, samples, item, settings)
     # The mean of control points: what a sampled velocity means has been worked out already.
-    ddf = upsample(fields.mean[None], space.factor, space.work.shape)
+    ddf = space.on_work(fields.mean[None])
     before_after = _mean_ncc(fixed, (moving, warp(moving, ddf)), window)
     result.diagnostics = _diagnostics(item, stored, settings, fields, fixed[0, 0] > 0) | before_after | mode_figures
-    result.diagnostics["fold_percent_mean"] = float(fold_percentage(ddf)[0])
+    # Detail can fold between the work grid's voxels.
+    seen = ddf if space.detail is None else space.in_fixed_voxels(torch.from_numpy(result.displacement)[None])
+    result.diagnostics["fold_percent_mean"] = float(fold_percentage(seen)[0])
     if labels is not None and labels.fixed_label is not None:
         before = space.warp_labels(labels.moving_label, torch.zeros(3, *space.fixed.shape))
         after = space.warp_labels(labels.moving_label, torch.from_numpy(result.displacement))

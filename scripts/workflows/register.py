@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from scripts.data.errors import DataError
+from scripts.data.fine import fine_key
 from scripts.inference.chunks import chunk_that_fits
+from scripts.inference.detail import Detail, find_detail
 from scripts.inference.inferer import ProposalInferer
 from scripts.inference.objectives import SIRObjective
 from scripts.inference.proposals import sample_posterior, spread_of
@@ -89,6 +92,12 @@ def register_predicted(
             )  # fmt: skip
         raw, gain = refined.raw, refined.after - refined.before
     raw = rounded(raw)
+    detail = None
+    if settings.detail_steps and fine_key("fixed") in item:
+        mean = target.transform.control_points(layout.mean(raw))[0]  # type: ignore[operator]
+        with clock("detail"):
+            detail = _find_detail(item, mean, space.factor, settings, device)
+        space = replace(space, detail=detail.control_points.half().float())  # as posterior.pt keeps it
     gaussian = layout.gaussian(raw)
     pair = target.prepare(moving, fixed, mask)[0]
     chunk = settings.chunk or chunk_that_fits(fixed[0, 0].numel(), device)
@@ -111,4 +120,19 @@ def register_predicted(
     result = conclude(item, stored, (fixed, moving), settings, chunk, label_names, clock, model_window(target))
     if gain is not None:
         result.diagnostics |= {"refine_steps": settings.refine_steps, "refine_gain_log_posterior": gain}
+    if detail is not None:
+        result.diagnostics |= {"detail_steps": settings.detail_steps, "detail_gain_log_posterior": detail.gain}
     return stored, result
+
+
+def _find_detail(
+    item: Mapping[str, Any], mean: Tensor, factor: int, settings: Settings, device: torch.device
+) -> Detail:
+    """What the images of twice the resolution add to the mean's control points [3, x, y, z]."""
+    keys = {role: fine_key(role) for role in ("fixed", "moving", "fixed_mask")}
+    images = {role: item[key].as_tensor()[None].to(device) for role, key in keys.items() if key in item}
+    with progress_of("detail", settings.detail_steps, settings.progress) as advance:
+        return find_detail(
+            mean, images["fixed"], images["moving"], settings.detail_steps, factor=factor,
+            mask=images.get("fixed_mask"), progress=advance,
+        )  # fmt: skip

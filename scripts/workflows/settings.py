@@ -28,6 +28,7 @@ class Settings:
         seed: of the proposals and everything else that is random.
         refine_steps: gradient steps on this pair before drawing; 0 for none.
         refine_parts: `mean`, or `all` for L and R as well.
+        detail_steps: gradient steps after that on images of twice the resolution, where the files have it; 0 for none.
         num_modes: groups of samples to show; 0 for none.
         chunk: proposals in memory at a time; None for what fits.
         progress: True for progress bars, `log` for lines in the log, False for silence.
@@ -39,13 +40,15 @@ class Settings:
     seed: int = 0
     refine_steps: int = 0
     refine_parts: Parts = "mean"
+    detail_steps: int = 0
     num_modes: int = 2
     chunk: int | None = None
     progress: bool | Literal["log"] = True
 
     def __post_init__(self) -> None:
-        smallest = {"num_proposals": 2, "num_samples": 1, "seed": 0, "refine_steps": 0, "num_modes": 0}
-        for name, least in smallest.items():
+        smallest = {"num_proposals": 2, "num_samples": 1}  # of others, 0 does
+        for name in ("num_proposals", "num_samples", "seed", "refine_steps", "detail_steps", "num_modes"):
+            least = smallest.get(name, 0)
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise DataError(f"--{name} must be a whole number of at least {least}, got {value!r}")
