@@ -153,6 +153,27 @@ def hyperelastic_energies(z: Tensor, factor: int = 2, smallest: float = 0.1) -> 
     return tuple(term.sum(dim=(-3, -2, -1), dtype=torch.float64) for term in (area, volume))  # type: ignore[return-value]
 
 
+def fold_price(z: Tensor, factor: int = 2, smallest: float = 0.05) -> Tensor:
+    """Σ max(smallest − det ∇φ, 0)² over the cells of the field grid: what folds or nearly folds costs something.
+
+    Args:
+        z: fields in image voxels, shape [*, 3, X, Y, Z].
+        factor: image voxels along the edge of a field voxel.
+        smallest: the determinant below which a cell costs something. A large ventricle that is compared to a small one
+            has 0.1 or less with good reason.
+
+    Returns:
+        shape [*], float64.
+
+    Raises:
+        ShapeError: for another shape.
+    """
+    _check(z)
+    first, second, third = deformation_gradient(z, factor).unbind(dim=-5)  # of [*, 3, X−1, Y−1, Z−1]
+    determinant = (first * torch.linalg.cross(second, third, dim=-4)).sum(dim=-4)
+    return (smallest - determinant).clamp_min(0).square().sum(dim=(-3, -2, -1), dtype=torch.float64)
+
+
 class DiffusionPrior(nn.Module):
     """log p(z) = −weight · ½ Σ ‖∇z‖² (decision 9), up to a constant: neighbors move alike.
 
@@ -216,6 +237,27 @@ class HyperelasticPrior(nn.Module):
         """[*, 3, X, Y, Z] to [*], float64."""
         area, volume = hyperelastic_energies(z, self.factor)
         return -(self.length * diffusion_energy(z) + self.area * area + self.volume * volume)
+
+
+class FoldPrior(nn.Module):
+    """log p(z) = −weight · Σ max(smallest − det ∇φ, 0)², up to a constant: all is free but folds, see `fold_price`.
+
+    Args:
+        weight: of the price.
+        smallest: the determinant below which a cell costs something.
+        factor: image voxels along the edge of a field voxel.
+
+    Raises:
+        OptionError: for a negative weight.
+    """
+
+    def __init__(self, weight: float = 1000.0, smallest: float = 0.05, factor: int = 2) -> None:
+        super().__init__()
+        self.weight, self.smallest, self.factor = _weight("weight", weight), smallest, factor
+
+    def forward(self, z: Tensor) -> Tensor:
+        """[*, 3, X, Y, Z] to [*], float64."""
+        return -self.weight * fold_price(z, self.factor, self.smallest)
 
 
 def _check(z: Tensor) -> None:

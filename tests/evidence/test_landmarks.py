@@ -170,3 +170,20 @@ def test_points_outside_are_named():
     marks = Landmarks(["in", "out"], np.array([[1.0, 1, 1], [50, 1, 1]]), np.zeros((2, 3)), np.ones(2))
     with pytest.raises(DataError, match=r"out .* outside of the brain's box"):
         marks.observations(PairSpace(grid, grid, grid))
+
+
+def test_detail_that_all_fields_share_is_no_news_about_the_field():
+    """Marks that are exactly where field and detail take them say just what the field is there."""
+    work = Grid((16, 16, 16), np.diag([2.0, 2.0, 2.0, 1.0]))
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(1, 3, 8, 8, 8, generator=generator, dtype=torch.float64)
+    detail = torch.randn(3, 16, 16, 16, generator=generator)
+    alignment = np.eye(4)
+    alignment[:3, :3] *= 1.1
+    space = PairSpace(work, work, work, alignment, detail=detail)
+    fixed = np.array([[10.0, 12, 14], [5.5, 20.25, 17]])
+    moving = space.align(fixed + space.displacement_at(z[0].numpy(), fixed))
+    marks = Landmarks(["a", "b"], fixed, moving, np.ones(2))
+    observations = marks.observations(space)
+    torch.testing.assert_close(observations.apply(z)[0], observations.values, atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(marks.distances(z[0].numpy(), space), 0, atol=1e-5)

@@ -2,14 +2,15 @@ import pytest
 import torch
 from torch import nn
 
+from scripts.evaluation.folds import fold_percentage
 from scripts.inference.objectives import MeanObjective, SIRObjective, VariationalObjective
-from scripts.inference.refine import Refinement, refine
+from scripts.inference.refine import Refinement, refine, with_price_on_folds
 from scripts.networks import ProposalLayout
 from scripts.registration.prior import DiffusionPrior
 from scripts.registration.similarity import NCCLikelihood
 from scripts.registration.spline import upsample
 from scripts.registration.target import Target
-from scripts.registration.transform import DisplacementTransform
+from scripts.registration.transform import DisplacementTransform, VelocityTransform
 from scripts.registration.warp import warp
 from tests.registration.conftest import brain_like
 
@@ -94,11 +95,34 @@ def test_the_mean_alone_climbs_its_own_log_posterior_whatever_the_objective(case
     assert torch.equal(refined[0], refined[2])
     # One step by hand: Adam's first goes the whole rate in every coordinate, along the sign of the gradient.
     mean = raw[:, :3].clone().requires_grad_()
-    pair = target.prepare(moving, fixed)[0]
-    (target(pair, mean) + target.log_mean_prior(mean)).sum().backward()
+    pair, priced = target.prepare(moving, fixed)[0], with_price_on_folds(target)
+    (priced(pair, mean) + priced.log_mean_prior(mean)).sum().backward()
     step = refine(raw, objective, moving, fixed, 1, learning_rate=0.01).raw[:, :3]
     clear = mean.grad.abs() > 1e-3
     torch.testing.assert_close(step[clear], 0.01 * mean.grad.sign()[clear], rtol=1e-2, atol=0)
+
+
+def test_folds_have_a_price_and_nothing_else_has(case):
+    raw, objective, moving, fixed, _ = case
+    target = objective.target
+    priced = with_price_on_folds(target)
+    pair = target.prepare(moving, fixed)[0]
+    ramp = torch.zeros(1, 3, 8, 8, 8)
+    ramp[0, 0] = torch.arange(8.0)[:, None, None]
+    for slope, folds in ((1.5, False), (-1.8, False), (-2.5, True)):  # φ stretches x by 1 + slope / 2
+        mean = slope * ramp
+        assert float(priced(pair, mean)) == pytest.approx(float(target(pair, mean)))  # the samples' own
+        price = float(priced.log_mean_prior(mean))
+        assert price == pytest.approx(-100 * 7**3 * 0.3**2 if folds else 0, rel=1e-4)  # 1000 times a weight of 0.1
+    velocity = Target(NCCLikelihood(5), DiffusionPrior(0.1), DiffusionPrior(0.1), VelocityTransform())
+    assert with_price_on_folds(velocity) is velocity
+    # A start that is folded comes out unfolded, without the field being held back elsewhere.
+    start = raw.clone()
+    start[:, 0, 3] = 5.0
+    refined = refine(start, objective, moving, fixed, 40).raw[:, :3]
+    folded = [float(fold_percentage(upsample(field, 2))) for field in (start[:, :3], refined)]
+    assert folded[0] > 1
+    assert folded[1] < 0.1 * folded[0]
 
 
 @pytest.mark.parametrize("parts", ["mean", "all"])

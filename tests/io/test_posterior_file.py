@@ -1,5 +1,7 @@
 """The posterior on disk: small, and every sample comes back to the bit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -63,6 +65,19 @@ def test_it_loads_without_running_anything_and_takes_half_of_the_parameters(tmp_
     voxels = 8 * 6 * 4
     needed = voxels * (2 * (stored.layout.out_channels - 3) + 4 * 3 + 4 * 3)
     assert path.stat().st_size < needed + 20_000
+
+
+def test_detail_comes_back_to_the_bit_and_older_files_have_none(tmp_path):
+    stored = make()
+    save_posterior(stored, tmp_path / "posterior.pt")
+    content = torch.load(tmp_path / "posterior.pt", weights_only=True)
+    del content["detail"]
+    torch.save({**content, "version": 2}, tmp_path / "older.pt")
+    assert load_posterior(tmp_path / "older.pt").space.detail is None
+    detail = torch.randn(3, 16, 12, 8, generator=torch.Generator().manual_seed(1)).half().float()
+    stored.space = replace(stored.space, detail=detail)
+    save_posterior(stored, tmp_path / "posterior.pt")
+    assert torch.equal(load_posterior(tmp_path / "posterior.pt").space.detail, detail)
 
 
 def test_other_files_are_refused(tmp_path):

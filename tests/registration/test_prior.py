@@ -8,15 +8,17 @@ from scripts.registration.errors import OptionError, ShapeError
 from scripts.registration.prior import (
     BendingEnergyPrior,
     DiffusionPrior,
+    FoldPrior,
     HyperelasticPrior,
     bending_energy,
     deformation_gradient,
     diffusion_energy,
+    fold_price,
     hyperelastic_energies,
 )
 from tests.registration.conftest import noise, smooth
 
-PRIORS = [DiffusionPrior(2.0), BendingEnergyPrior(2.0), HyperelasticPrior()]
+PRIORS = [DiffusionPrior(2.0), BendingEnergyPrior(2.0), HyperelasticPrior(), FoldPrior(2.0, smallest=0.9)]
 
 
 def field(formula, grid=(5, 4, 3), dtype=torch.float64):
@@ -121,6 +123,21 @@ class TestHyperelastic:
         cells = torch.linalg.det(deformation_gradient(z, 1).movedim((-5, -4), (-2, -1)))
         around = torch.nn.functional.avg_pool3d(cells, 2, 1)
         torch.testing.assert_close(around, jacobian_determinant(z)[:, 1:-1, 1:-1, 1:-1], rtol=0, atol=0.2)
+
+
+class TestFoldPrice:
+    def test_by_hand(self):
+        # u = s x image voxels per field voxel of 2: det = 1 + s / 2
+        cells = 4 * 3 * 2
+        for slope, price in ((1.0, 0), (-1.8, 0), (-2.0, 0.05**2), (-3.0, 0.55**2)):
+            assert float(fold_price(field(lambda x, y, z, s=slope: s * x))) == pytest.approx(cells * price)
+        assert float(FoldPrior(3.0)(field(lambda x, y, z: -3 * x))) == pytest.approx(-3 * cells * 0.55**2)
+
+    def test_determinants_are_those_of_hyperelasticity(self):
+        z = noise(2, 3, 5, 4, 6, seed=3)
+        determinant = torch.linalg.det(deformation_gradient(z).movedim((-5, -4), (-2, -1)))
+        expected = (0.7 - determinant).clamp_min(0).square().sum((-3, -2, -1))
+        torch.testing.assert_close(fold_price(z, smallest=0.7), expected)
 
 
 @pytest.mark.parametrize("prior", PRIORS)

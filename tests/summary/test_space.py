@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from scipy.ndimage import map_coordinates
 
 from scripts.data.errors import DataError
 from scripts.io.grid import Grid
@@ -51,6 +52,38 @@ def test_oblique_grids_share_their_directions():
     ).displacement(points)
     rotated = torch.einsum("ij,njxyz->nixyz", torch.as_tensor(turn[:3, :3], dtype=torch.float32), straight)
     torch.testing.assert_close(turned, rotated, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("order", "signs"), ORIENTATIONS[::5])
+def test_detail_is_added_everywhere_alike(order, signs):
+    """A second spline, with control points on the work grid's voxels, evaluated by SciPy on its own."""
+    fixed = oriented(order, signs)
+    generator = torch.Generator().manual_seed(0)
+    points = torch.randn(2, 3, *FIELD, generator=generator)
+    detail = 0.2 * torch.randn(3, *WORK.shape, generator=generator)
+    plain, fine = PairSpace(fixed, fixed, WORK), PairSpace(fixed, fixed, WORK, detail=detail)
+    places = fixed.to_world(np.indices(fixed.shape).reshape(3, -1).T)
+    where = WORK.to_indices(places).T
+    added = np.stack(
+        [map_coordinates(part, where, order=3, prefilter=False, mode="nearest") for part in detail.numpy()]
+    )
+    added = WORK.affine[:3, :3] @ added
+    difference = (fine.displacement(points) - plain.displacement(points)).numpy().reshape(2, 3, -1)
+    np.testing.assert_allclose(difference, np.stack([added, added]), atol=2e-5)
+    at = [space.displacement_at(points[0].numpy(), places) for space in (fine, plain)]
+    np.testing.assert_allclose(at[0] - at[1], added.T, atol=2e-5)
+    np.testing.assert_allclose(fine.detail_at(places), added.T, atol=2e-5)
+    assert not plain.detail_at(places).any()
+
+
+def test_displacements_on_the_work_grid_are_those_at_its_voxels():
+    generator = torch.Generator().manual_seed(0)
+    points, detail = torch.randn(3, *FIELD, generator=generator), torch.randn(3, *WORK.shape, generator=generator)
+    for space in (PairSpace(WORK, WORK, WORK), PairSpace(WORK, WORK, WORK, detail=detail)):
+        expected = space.displacement(points[None])[0]
+        torch.testing.assert_close(space.to_mm(space.on_work(points[None]))[0], expected, atol=2e-5, rtol=1e-5)
+        voxels = space.in_fixed_voxels(expected[None])
+        torch.testing.assert_close(voxels, space.on_work(points[None]), atol=2e-5, rtol=1e-5)
 
 
 def test_a_sheared_grid_is_refused():
