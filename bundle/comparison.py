@@ -29,6 +29,8 @@ VARIANTS = ("s_lc_10l", "v_lc", "v_d", "v_ld", "v_c", "i_lc", "s_d", "s_ld", "s_
 SENSITIVITY = ("s_lc_5l", "s_lc_20l", "s_lc_30l", "s_lc_t2", "s_lc_t4")
 ENSEMBLE = tuple(f"vxm_{seed}" for seed in range(5))
 EPOCH = 25  # steps; epoch_length of the preset
+MEMBER_STEPS = 3
+"""Steps of a member of the ensemble for each step of the others."""
 TEST_SPLIT = "configs/splits/oasis.json"
 REFINE_STEPS = 25  # as configs/inference.json
 
@@ -41,40 +43,55 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--work_dir", type=Path, default=Path("output/comparison"))
     parser.add_argument("--variants", default=",".join((*VARIANTS, *ENSEMBLE, *SENSITIVITY)), help="comma-separated")
+    parser.add_argument("--refined", default="all", help="variants to evaluate with refinement too, or none")
     parser.add_argument("--num_pairs", type=int, default=16, help="test pairs, the same for all")
-    parser.add_argument("--proposals", type=int, default=200, help="drawn for each pair in the evaluation")
+    parser.add_argument("--proposals", type=int, default=400, help="drawn for each pair in the evaluation")
     parser.add_argument("--steps", type=int, default=400, help=f"of training, a multiple of {EPOCH}")
     chosen = parser.parse_args(arguments)
     folders, work = chosen.dataset_dir.split(","), chosen.work_dir.resolve()
-    for variant in chosen.variants.split(","):
+    variants = chosen.variants.split(",")
+    for variant in variants:
         with claimed(work / f"{variant}.lock") as mine:
             if not mine:
                 continue
             train(variant, folders, work / variant, chosen.steps)
-            if not variant.startswith("vxm_"):
+            if not is_member(variant):
                 evaluate(variant, variant, folders[0], work, chosen.num_pairs, chosen.proposals)
-                refined(variant, folders[0], work, chosen.num_pairs, chosen.proposals)
-    if not set(ENSEMBLE) & set(chosen.variants.split(",")):
+    also_refined = variants if chosen.refined == "all" else chosen.refined.split(",")
+    for variant in variants:
+        if variant in also_refined and not is_member(variant):
+            with claimed(work / f"{variant}.lock") as mine:
+                # Another process may still be training it; that one comes here itself.
+                if mine and finished(work / variant / "last.pt", chosen.steps):
+                    refined(variant, folders[0], work, chosen.num_pairs, chosen.proposals)
+    if not set(ENSEMBLE) & set(variants):
         return
     members = [work / name / "last.pt" for name in ENSEMBLE]
     # Whoever finishes the last member comes here after it: nobody has to wait for others.
-    if not all(finished(path, chosen.steps) for path in members):
+    if not all(finished(path, MEMBER_STEPS * chosen.steps) for path in members):
         return
     with claimed(work / "vxm5.lock") as mine:
         if mine:
             evaluate("vxm5", "vxm", folders[0], work, chosen.num_pairs, chosen.proposals, members)
 
 
+def is_member(variant: str) -> bool:
+    """Whether this is one of the networks of an ensemble, which count only together."""
+    return variant.startswith("vxm_")
+
+
 def train(variant: str, folders: Sequence[str], output: Path, steps: int) -> None:
     """Train one variant, or go on with it."""
-    # Members of an ensemble start from nothing, each from its own seed: from a common start they would hardly differ.
-    # Nothing is the empty string: MONAI ignores an option that is None.
-    alone = variant.startswith("vxm_")
-    config, seed = (variant[:3], variant[4:]) if alone else (variant, "0")
-    start = {"start_from": ""} if alone else {}
+    config, options = variant, {"seed": "0"}
+    if is_member(variant):
+        # Members of an ensemble start from nothing, each from its own seed: from a common start they would hardly
+        # differ. Nothing is the empty string: MONAI ignores an option that is None. Pairs come one at a time instead of
+        # four: from nothing, more steps lead farther.
+        config, steps = variant[:3], MEMBER_STEPS * steps
+        options = {"seed": variant[4:], "start_from": "", "batch_size": "1", "learning_rate": "0.002"}
     bundle(
         "training", config, dataset_dir=str(list(folders)), output_dir=str(output), max_epochs=str(steps // EPOCH),
-        decay_steps=str(steps), seed=seed, **start,
+        decay_steps=str(steps), **options,
     )  # fmt: skip
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from monai.bundle import verify_net_in_out
+from monai.bundle import ConfigParser, verify_net_in_out
 
 from scripts.engines.checkpoint import read
 from tests.engines.conftest import ROOT, TINY, train
 
-PRESETS = sorted((ROOT / "configs/presets").glob("*.yaml"))
+PRESETS = sorted((ROOT / "configs/presets").iterdir())
 # Every expression that MONAI evaluates in a shipped config; a new one is to be looked at before it is added here.
 EXPRESSIONS = {
     "$@bundle_root + '/output/training'",
@@ -122,9 +122,23 @@ def test_nobody_is_in_two_splits():
 
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.name)
 def test_presets_only_override(preset):
-    base = yaml.safe_load((ROOT / "configs/train.yaml").read_text())
+    base = yaml.safe_load(
+        (ROOT / f"configs/{'train.yaml' if preset.suffix == '.yaml' else 'inference.json'}").read_text()
+    )
     for key in yaml.safe_load(preset.read_text()):
-        assert key.split("::")[0] in base, key
+        part = base
+        for name in key.split("::"):
+            assert name in part, key
+            part = part[name]
+
+
+def test_the_fast_preset_leaves_refinement_out():
+    parser = ConfigParser()
+    parser.read_config([str(ROOT / f"configs/{name}.json") for name in ("inference", "presets/fast")])
+    parser["bundle_root"] = str(ROOT)
+    settings = parser.get_parsed_content("evaluator::settings")
+    assert (settings["refine_steps"], settings["detail_steps"], settings["num_proposals"]) == (0, 0, 400)
+    assert settings["num_samples"] == 80
 
 
 def test_training_then_evaluation_by_command(tmp_path):

@@ -18,6 +18,8 @@ from scripts.io.atomic import write_text
 
 FOLDER = Path("docs/results")
 DIGITS = 5
+ONE_MM = ("fast", "fast_refined", "detail", "fine", "fine_refined")
+"""This bundle's own rows among those of 1 mm files."""
 GROUPS = ("variants", "refined", "shipped", "baselines", "one_mm", "perturbed")
 
 # Name of a file to that in tables, in the tables' order; a name that is not here comes last, as it is.
@@ -49,6 +51,7 @@ MODELS = {
     "convexadam": "ConvexAdam",
     "fast": "2 mm model",
     "fast_refined": "2 mm model, refined",
+    "detail": "2 mm model, refined, detail at 1 mm (default)",
     "fine": "1 mm model",
     "fine_refined": "1 mm model, refined",
     "none": "as they are",

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bundle.results.store import GROUPS, common, read_group, title
+from bundle.results.store import GROUPS, ONE_MM, common, read_group, title
 from scripts.evaluation.pair_result import PairResult
 from scripts.evaluation.table import TABLES, Column, Summary, summarize_results
 
@@ -150,7 +150,7 @@ def performance_table(shipped: Group, one_mm: Group) -> str:
         numbers = [f"{summary['structures'][score]['mean']:.{digits}f}" for score, digits in scores]
         before, folds = (summary["pairs"][score]["mean"] for score in ("dice_before", "fold_mean"))
         rows.append([f"2 mm{note}", str(summary["num_pairs"]), f"{before:.3f}", *numbers, f"{folds:.3f}"])
-    for name in ("fast", "fast_refined", "fine", "fine_refined"):
+    for name in ONE_MM:
         if name in one_mm:
             summary = summarize_results(one_mm[name])
             before, folds = (summary["pairs"][score]["mean"] for score in ("dice_before", "fold_mean"))

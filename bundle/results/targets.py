@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from bundle.results.store import common, title
+from bundle.results.store import ONE_MM, common, title
 from bundle.results.tables import NOTHING, OURS, markdown, seconds
 from scripts.evaluation.pair_result import PairResult
 from scripts.evaluation.table import summarize_results
@@ -147,7 +147,7 @@ def at_one_mm(one_mm: Group) -> list[Target]:
     if "convexadam" not in one_mm:
         return []
     lines = []
-    for name in ("fast", "fast_refined", "fine", "fine_refined"):
+    for name in ONE_MM:
         if name not in one_mm:
             continue
         own, other = common(one_mm[name], one_mm["convexadam"])

@@ -66,17 +66,25 @@ def tasks(commands):
 
 def test_each_variant_is_trained_then_evaluated_and_filed(tmp_path, monkeypatch):
     commands = recorded(monkeypatch)
-    save_atomically({"network": {}}, tmp_path / "v_d/last.pt")  # as its training would leave it
+    save_atomically({"network": {}, "progress": {"iteration": 400}}, tmp_path / "v_d/last.pt")  # as its training would
     comparison.main(["--dataset_dir", "/a,/b", "--work_dir", str(tmp_path), "--variants", "v_d,vxm_3"])
-    assert tasks(commands) == ["training", "evaluation", "add", "training", "evaluation", "add", "training"]
-    alone, refined, member = commands[1], commands[4], commands[-1]
+    assert tasks(commands) == ["training", "evaluation", "add", "training", "training", "evaluation", "add"]
+    alone, member, refined = commands[1], commands[4], commands[5]
     for evaluation in (alone, refined):
         assert option(evaluation, "dataset_dir") == "/a"
         assert option(evaluation, "split") == "test"
     assert "--refine_steps" not in alone
     assert option(refined, "refine_steps") == str(comparison.REFINE_STEPS)
-    assert [option(commands[i], "group") for i in (2, 5)] == ["variants", "refined"]
-    assert option(member, "seed") == "3"
+    assert [option(commands[i], "group") for i in (2, 6)] == ["variants", "refined"]
+    assert (option(member, "seed"), option(member, "batch_size"), option(member, "decay_steps")) == ("3", "1", "1200")
+
+
+@pytest.mark.parametrize(("iteration", "refined"), [(400, "none"), (400, "s_d"), (375, "all")])
+def test_refinement_waits_for_training_and_can_be_left_out(tmp_path, monkeypatch, iteration, refined):
+    commands = recorded(monkeypatch)
+    save_atomically({"network": {}, "progress": {"iteration": iteration}}, tmp_path / "v_d/last.pt")
+    comparison.main(["--dataset_dir", "/a", "--work_dir", str(tmp_path), "--variants", "v_d", "--refined", refined])
+    assert tasks(commands) == ["training", "evaluation", "add", "training"]
 
 
 def test_the_temperature_is_fitted_to_a_copy_on_the_validation_people(tmp_path, monkeypatch):
@@ -158,10 +166,10 @@ def members(folder, iterations):
 def test_the_ensemble_waits_for_all_members_and_is_evaluated_by_one_process(tmp_path, monkeypatch):
     commands = recorded(monkeypatch)
     call = ["--dataset_dir", "/a", "--work_dir", str(tmp_path), "--variants", "vxm_0", "--steps", "50"]
-    members(tmp_path, [50, 50, 50, 50, 25])
+    members(tmp_path, [150, 150, 150, 150, 100])
     comparison.main(call)
     assert tasks(commands) == ["training"]
-    members(tmp_path, [50] * 5)
+    members(tmp_path, [150] * 5)
     with comparison.claimed(tmp_path / "vxm5.lock"):
         comparison.main(call)
     assert tasks(commands) == ["training"] * 2
