@@ -46,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--refined", default="all", help="variants to evaluate with refinement too, or none")
     parser.add_argument("--num_pairs", type=int, default=16, help="test pairs, the same for all")
     parser.add_argument("--proposals", type=int, default=400, help="drawn for each pair in the evaluation")
+    parser.add_argument("--group", default="variants", help="of docs/results to file the networks alone under")
     parser.add_argument("--steps", type=int, default=400, help=f"of training, a multiple of {EPOCH}")
     chosen = parser.parse_args(arguments)
     folders, work = chosen.dataset_dir.split(","), chosen.work_dir.resolve()
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 continue
             train(variant, folders, work / variant, chosen.steps)
             if not is_member(variant):
-                evaluate(variant, variant, folders[0], work, chosen.num_pairs, chosen.proposals)
+                evaluate(variant, variant, folders[0], work, chosen.num_pairs, chosen.proposals, group=chosen.group)
     also_refined = variants if chosen.refined == "all" else chosen.refined.split(",")
     for variant in variants:
         if variant in also_refined and not is_member(variant):
@@ -101,7 +102,14 @@ def finished(checkpoint: Path, steps: int) -> bool:
 
 
 def evaluate(
-    name: str, config: str, folder: str, work: Path, pairs: int, proposals: int, members: Sequence[Path] = ()
+    name: str,
+    config: str,
+    folder: str,
+    work: Path,
+    pairs: int,
+    proposals: int,
+    members: Sequence[Path] = (),
+    group: str = "variants",
 ) -> None:
     """Evaluate the network alone on test pairs and file the figures in docs/results."""
     weights = str([str(path) for path in members]) if members else str(work / name / "last.pt")
@@ -111,8 +119,8 @@ def evaluate(
         ckpt_path=weights, calibrated="false",
     )  # fmt: skip
     results = [sys.executable, "-m", "bundle.results"]
-    run([*results, "add", str(output / "evaluation_test"), "--group", "variants", "--name", name])
-    if not members:
+    run([*results, "add", str(output / "evaluation_test"), "--group", group, "--name", name])
+    if not members and group == "variants":
         run([*results, "training", str(output), "--name", name])
 
 

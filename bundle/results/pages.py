@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bundle.results.pictures import links
-from bundle.results.store import FOLDER
+from bundle.results.store import FOLDER, GROUPS
 from bundle.results.tables import (
     RANKS,
     SHIPPED,
@@ -37,9 +37,7 @@ _MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", flags=re.DOT
 def tables(folder: Path = FOLDER) -> dict[str, Callable[[], str]]:
     """Every table by its name."""
     groups = all_groups(folder)
-    variants, refined, shipped, baselines, one_mm, perturbed = (
-        groups[name] for name in ("variants", "refined", "shipped", "baselines", "one_mm", "perturbed")
-    )
+    variants, longer, refined, shipped, baselines, one_mm, perturbed = (groups[name] for name in GROUPS)
 
     def paper(names: tuple[str, ...], kind: str, group: Group = variants) -> Callable[[], str]:
         return lambda: model_table(group, names, kind)
@@ -49,6 +47,9 @@ def tables(folder: Path = FOLDER) -> dict[str, Callable[[], str]]:
         "calibration": paper(VARIANTS, "Calibration"),
         "displacement": paper(VARIANTS, "Calibration by displacement"),
         "sampling": paper(VARIANTS, "Sampling"),
+        "longer_accuracy": paper(VARIANTS, "Accuracy", longer),
+        "longer_calibration": paper(VARIANTS, "Calibration", longer),
+        "longer_displacement": paper(VARIANTS, "Calibration by displacement", longer),
         "refined_accuracy": paper(VARIANTS, "Accuracy", refined),
         "refined_calibration": paper(VARIANTS, "Calibration", refined),
         "refined_displacement": paper(VARIANTS, "Calibration by displacement", refined),
@@ -60,7 +61,7 @@ def tables(folder: Path = FOLDER) -> dict[str, Callable[[], str]]:
         "one_mm": lambda: tool_table(one_mm),
         "perturbed": lambda: perturbed_table(perturbed, shipped.get(SHIPPED)),
         "fitted_temperature": lambda: temperature_table(folder / "calibration.json"),
-        "targets": lambda: targets_table(variants, refined, baselines, one_mm),
+        "targets": lambda: targets_table(variants, longer, refined, baselines, one_mm),
         "figures": lambda: links(folder),
         "performance": lambda: performance_table(shipped, one_mm),
     }

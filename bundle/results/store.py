@@ -20,7 +20,7 @@ FOLDER = Path("docs/results")
 DIGITS = 5
 ONE_MM = ("fast", "fast_refined", "detail", "fine", "fine_refined")
 """This bundle's own rows among those of 1 mm files."""
-GROUPS = ("variants", "refined", "shipped", "baselines", "one_mm", "perturbed")
+GROUPS = ("variants", "longer", "refined", "shipped", "baselines", "one_mm", "perturbed")
 
 # Name of a file to that in tables, in the tables' order; a name that is not here comes last, as it is.
 MODELS = {

@@ -49,25 +49,28 @@ class Scores(NamedTuple):
         return cls(dice, oracle, ause, ece, spearman, folds, summary["num_pairs"])
 
 
-def targets_table(variants: Group, refined: Group, baselines: Group, one_mm: Group) -> str:
-    """All targets for which there are results: for the networks alone and, beside it, with refinement."""
+COLUMNS = ("Network alone", "Trained longer", "Refined")
+
+
+def targets_table(variants: Group, longer: Group, refined: Group, baselines: Group, one_mm: Group) -> str:
+    """All targets for which there are results: of the networks alone, after longer training, and with refinement."""
     columns = [
         {
             line.wanted: line
             for line in (*against_variational(group), *against_tools(group, baselines), *velocity(group))
         }
-        for group in (variants, refined)
+        for group in (variants, longer, refined)
     ]
-    columns[1] |= {line.wanted: line for line in at_one_mm(one_mm)}
+    columns[-1] |= {line.wanted: line for line in at_one_mm(one_mm)}
     wanted = list(dict.fromkeys(name for column in columns for name in column))
     if not wanted:
         return NOTHING
     rows = [[name, *(cell for column in columns for cell in _cells(column.get(name)))] for name in wanted]
     verdicts = []
-    for column, name in zip(columns, ("by the networks alone", "with refinement"), strict=True):
+    for column, name in zip(columns, COLUMNS, strict=True):
         reached = sum(line.reached for line in column.values())
-        verdicts.append(f"{reached} of {len(column)} {name}")
-    header = ["Target", "Network alone", "Reached", "Refined", "Reached"]
+        verdicts.append(f"{name.lower()} {reached} of {len(column)}")
+    header = ["Target", *(cell for name in COLUMNS for cell in (name, "Reached"))]
     return f"{markdown(header, rows)}\nReached: {', '.join(verdicts)}.\n"
 
 

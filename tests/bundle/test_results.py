@@ -170,30 +170,31 @@ def verdicts(table, column=2):
 
 
 def test_targets_in_plain_words():
-    table = targets_table(variants(), {}, {}, {})
+    table = targets_table(variants(), {}, {}, {}, {})
     assert "0.0500 against 0.0700: 0.714 times" in table
     assert "-1.000 against 1.000: lower by 2.000" in table
     assert set(verdicts(table).values()) == {"yes"}
-    assert set(verdicts(table, 4).values()) == {"–"}
-    assert "Reached: 5 of 5 by the networks alone, 0 of 0 with refinement." in table
+    assert set(verdicts(table, 4).values()) == set(verdicts(table, 6).values()) == {"–"}
+    assert "Reached: network alone 5 of 5, trained longer 0 of 0, refined 0 of 0." in table
     worse = variants(ause_label=0.0561, dice_mean=0.7399, dice_oracle=0.7478)
-    table = targets_table(variants(), worse, {}, {})
+    table = targets_table(variants(), {}, worse, {}, {})
     assert set(verdicts(table).values()) == {"yes"}
-    missed = [wanted for wanted, verdict in verdicts(table, 4).items() if verdict == "**no**"]
+    missed = [wanted for wanted, verdict in verdicts(table, 6).items() if verdict == "**no**"]
     assert [text.split(": ")[1][:6] for text in missed] == ["AUSE_l", "Dice o", "Oracle"]
-    assert "2 of 5 with refinement" in table
+    assert "refined 2 of 5" in table
+    assert verdicts(targets_table(variants(), worse, {}, {}, {}), 4) == verdicts(table, 6)
 
 
 def test_targets_against_tools_and_of_the_velocity_variant():
     models = {"s_lc_10l": results(dice_mean=0.75, seconds=5.0), "s_lc_svf": results(dice_mean=0.7449, fold=0.011)}
     tools = {"convexadam": results(2, dice_mean=0.76, seconds=14.0), "syn": results(2, dice_mean=0.7599, seconds=60.0)}
     table = targets_table(
-        models, {}, tools, {"convexadam": tools["convexadam"], "fast": results(dice_mean=0.77, seconds=1.0)}
+        models, {}, {}, tools, {"convexadam": tools["convexadam"], "fast": results(dice_mean=0.77, seconds=1.0)}
     )
     assert list(verdicts(table).values()) == ["**no**", "**no**", "yes", "yes", "**no**", "**no**", "–", "–"]
-    assert list(verdicts(table, 4).values()) == ["–"] * 6 + ["yes", "yes"]
+    assert list(verdicts(table, 6).values()) == ["–"] * 6 + ["yes", "yes"]
     assert "on 2 pairs: -0.0100" in table
-    assert targets_table({}, {}, {}, {}) == NOTHING
+    assert targets_table({}, {}, {}, {}, {}) == NOTHING
 
 
 def test_pages_are_filled_and_found_outdated(tmp_path):
