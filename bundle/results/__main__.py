@@ -8,9 +8,9 @@
     python -m bundle.results calibration FOLDER                    take in what `run calibration` reported
 
 Groups are variants (2 mm, the models of `bundle.comparison`, the networks alone), longer (some of them, trained for
-three times as many steps), refined (the variants with refinement), shipped (2 mm, models/model.pt: `model` as the bundle
-registers files, `network` without refinement), baselines (2 mm, other tools), one_mm (files at 1 mm) and perturbed (the
-shipped model on disturbed pairs, named by the disturbance).
+three times as many steps), refined (the variants with refinement), shipped (2 mm, models/model.pt: `model` as the
+bundle registers files, `network` without refinement), baselines (2 mm, other tools), one_mm (files at 1 mm) and
+perturbed (the shipped model on disturbed pairs, named by the disturbance).
 """
 
 from __future__ import annotations
