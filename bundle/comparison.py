@@ -4,8 +4,8 @@
 
 Each variant is trained with configs/presets/comparison.yaml from the common start models/variants/mean.pt and evaluated
 on pairs of the test people twice: the network alone with the configured temperature, as in the paper, and as the bundle
-registers files, each pair refined, the temperature fitted on the validation people. Both are filed in docs/results;
-then `python -m bundle.results` makes the tables.
+registers files, each pair refined, the temperature fitted on the validation people. Both are filed in docs/results, the
+weights in models/variants; then `python -m bundle.results` makes the tables.
 
 Whatever is done already is not done again, so it can be interrupted and started again. Several of these may work on the
 same folder, on different cores: each takes the next variant that nobody has taken.
@@ -22,9 +22,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from scripts.engines.checkpoint import read
+from scripts.engines.checkpoint import network_state, read, save_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
+WEIGHTS = ROOT / "models/variants"
 VARIANTS = ("s_lc_10l", "v_lc", "v_d", "v_ld", "v_c", "i_lc", "s_d", "s_ld", "s_c", "s_lc", "s_lc_svf")
 SENSITIVITY = ("s_lc_5l", "s_lc_20l", "s_lc_30l", "s_lc_t2", "s_lc_t4")
 ENSEMBLE = tuple(f"vxm_{seed}" for seed in range(5))
@@ -56,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if not mine:
                 continue
             train(variant, folders, work / variant, chosen.steps)
+            if chosen.group == "variants":
+                keep_weights(work / variant / "last.pt", WEIGHTS / f"{variant}.pt")
             if not is_member(variant):
                 evaluate(variant, variant, folders[0], work, chosen.num_pairs, chosen.proposals, group=chosen.group)
     also_refined = variants if chosen.refined == "all" else chosen.refined.split(",")
@@ -94,6 +97,12 @@ def train(variant: str, folders: Sequence[str], output: Path, steps: int) -> Non
         "training", config, dataset_dir=str(list(folders)), output_dir=str(output), max_epochs=str(steps // EPOCH),
         decay_steps=str(steps), **options,
     )  # fmt: skip
+
+
+def keep_weights(checkpoint: Path, path: Path) -> None:
+    """File a training's weights beside those of the other variants, without what only training needs."""
+    if checkpoint.is_file():
+        save_atomically(dict(network_state(read(checkpoint))), path)
 
 
 def finished(checkpoint: Path, steps: int) -> bool:

@@ -7,12 +7,13 @@ from ast import literal_eval
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from fire.parser import DefaultParseValue
 from monai.bundle import ConfigParser
 
 from bundle import comparison
-from scripts.engines.checkpoint import save_atomically
+from scripts.engines.checkpoint import load_network, read, save_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,10 +50,32 @@ def test_the_lock_of_a_process_that_is_gone_counts_for_nothing(tmp_path):
         assert lock.read_text() == str(os.getpid())
 
 
+KEPT = sorted(path.stem for path in (ROOT / "models/variants").glob("*.pt"))
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_the_kept_weights_are_those_of_their_variant(name):
+    parser = ConfigParser()
+    config = "vxm" if comparison.is_member(name) else name
+    parser.read_config([str(ROOT / path) for path in comparison.config_files("training", config)])
+    network = parser.get_parsed_content("network_def")
+    assert load_network(network, ROOT / f"models/variants/{name}.pt") == []
+    assert all(bool(value.isfinite().all()) for value in network.parameters())
+
+
+def test_weights_are_kept_without_what_only_training_needs(tmp_path):
+    comparison.keep_weights(tmp_path / "missing.pt", tmp_path / "kept.pt")
+    assert not (tmp_path / "kept.pt").exists()
+    save_atomically({"network": {"w": torch.ones(2)}, "optimizer": {"big": torch.ones(99)}}, tmp_path / "last.pt")
+    comparison.keep_weights(tmp_path / "last.pt", tmp_path / "kept.pt")
+    assert read(tmp_path / "kept.pt").keys() == {"w"}
+
+
 def recorded(monkeypatch):
     """The commands that would run, instead of hours of them."""
     commands: list[list[str]] = []
     monkeypatch.setattr(comparison, "run", lambda command: commands.append(list(command)))
+    monkeypatch.setattr(comparison, "keep_weights", lambda *paths: None)
     return commands
 
 
