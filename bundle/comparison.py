@@ -44,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--work_dir", type=Path, default=Path("output/comparison"))
     parser.add_argument("--variants", default=",".join((*VARIANTS, *ENSEMBLE, *SENSITIVITY)), help="comma-separated")
+    parser.add_argument("--kept", action="store_true", help="train nothing, take the weights in models/variants")
     parser.add_argument("--refined", default="all", help="variants to evaluate with refinement too, or none")
     parser.add_argument("--num_pairs", type=int, default=16, help="test pairs, the same for all")
     parser.add_argument("--proposals", type=int, default=400, help="drawn for each pair in the evaluation")
@@ -56,8 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with claimed(work / f"{variant}.lock") as mine:
             if not mine:
                 continue
-            train(variant, folders, work / variant, chosen.steps)
-            if chosen.group == "variants":
+            if chosen.kept:
+                restore(WEIGHTS / f"{variant}.pt", work / variant / "last.pt", chosen.steps)
+            else:
+                train(variant, folders, work / variant, chosen.steps)
+            if chosen.group == "variants" and not chosen.kept:
                 keep_weights(work / variant / "last.pt", WEIGHTS / f"{variant}.pt")
             if not is_member(variant):
                 evaluate(variant, variant, folders[0], work, chosen.num_pairs, chosen.proposals, group=chosen.group)
@@ -105,6 +109,13 @@ def keep_weights(checkpoint: Path, path: Path) -> None:
         save_atomically(dict(network_state(read(checkpoint))), path)
 
 
+def restore(weights: Path, checkpoint: Path, steps: int) -> None:
+    """Kept weights as the checkpoint of a finished training, for evaluation."""
+    if not checkpoint.is_file():
+        checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        save_atomically({"network": read(weights), "progress": {"iteration": steps}}, checkpoint)
+
+
 def finished(checkpoint: Path, steps: int) -> bool:
     """Whether a training has made all its steps, by the checkpoint that it leaves after each epoch."""
     return checkpoint.is_file() and read(checkpoint)["progress"]["iteration"] >= steps // EPOCH * EPOCH
@@ -129,7 +140,7 @@ def evaluate(
     )  # fmt: skip
     results = [sys.executable, "-m", "bundle.results"]
     run([*results, "add", str(output / "evaluation_test"), "--group", group, "--name", name])
-    if not members and group == "variants":
+    if not members and group == "variants" and (output / "validation.csv").is_file():
         run([*results, "training", str(output), "--name", name])
 
 

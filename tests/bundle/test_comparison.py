@@ -91,15 +91,25 @@ def test_each_variant_is_trained_then_evaluated_and_filed(tmp_path, monkeypatch)
     commands = recorded(monkeypatch)
     save_atomically({"network": {}, "progress": {"iteration": 400}}, tmp_path / "v_d/last.pt")  # as its training would
     comparison.main(["--dataset_dir", "/a,/b", "--work_dir", str(tmp_path), "--variants", "v_d,vxm_3"])
-    assert tasks(commands) == ["training", "evaluation", "add", "training", "training", "evaluation", "add"]
-    alone, member, refined = commands[1], commands[4], commands[5]
+    assert tasks(commands) == ["training", "evaluation", "add", "training", "evaluation", "add"]
+    alone, member, refined = commands[1], commands[3], commands[4]
     for evaluation in (alone, refined):
         assert option(evaluation, "dataset_dir") == "/a"
         assert option(evaluation, "split") == "test"
     assert "--refine_steps" not in alone
     assert option(refined, "refine_steps") == str(comparison.REFINE_STEPS)
-    assert [option(commands[i], "group") for i in (2, 6)] == ["variants", "refined"]
+    assert [option(commands[i], "group") for i in (2, 5)] == ["variants", "refined"]
     assert (option(member, "seed"), option(member, "batch_size"), option(member, "decay_steps")) == ("3", "1", "1200")
+
+
+def test_kept_weights_are_evaluated_without_training(tmp_path, monkeypatch):
+    commands = recorded(monkeypatch)
+    monkeypatch.setattr(comparison, "WEIGHTS", tmp_path / "kept")
+    (tmp_path / "kept").mkdir()
+    save_atomically({"w": torch.ones(2)}, tmp_path / "kept/v_d.pt")
+    comparison.main(["--dataset_dir", "/a", "--work_dir", str(tmp_path), "--variants", "v_d", "--kept"])
+    assert tasks(commands) == ["evaluation", "add", "evaluation", "add"]  # alone, then refined
+    assert read(tmp_path / "v_d/last.pt")["network"]["w"].tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(("iteration", "refined"), [(400, "none"), (400, "s_d"), (375, "all")])
@@ -107,7 +117,7 @@ def test_refinement_waits_for_training_and_can_be_left_out(tmp_path, monkeypatch
     commands = recorded(monkeypatch)
     save_atomically({"network": {}, "progress": {"iteration": iteration}}, tmp_path / "v_d/last.pt")
     comparison.main(["--dataset_dir", "/a", "--work_dir", str(tmp_path), "--variants", "v_d", "--refined", refined])
-    assert tasks(commands) == ["training", "evaluation", "add", "training"]
+    assert tasks(commands) == ["training", "evaluation", "add"]
 
 
 def test_the_temperature_is_fitted_to_a_copy_on_the_validation_people(tmp_path, monkeypatch):
