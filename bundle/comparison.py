@@ -58,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if not mine:
                 continue
             if chosen.kept:
-                restore(WEIGHTS / f"{variant}.pt", work / variant / "last.pt", chosen.steps)
+                made = chosen.steps * (MEMBER_STEPS if is_member(variant) else 1)
+                restore(WEIGHTS / f"{variant}.pt", work / variant / "last.pt", made)
             else:
                 train(variant, folders, work / variant, chosen.steps)
             if chosen.group == "variants" and not chosen.kept:

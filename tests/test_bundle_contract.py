@@ -15,7 +15,7 @@ import torch
 import yaml
 from monai.bundle import ConfigParser, verify_net_in_out
 
-from scripts.engines.checkpoint import read
+from scripts.engines.checkpoint import load_network, read
 from tests.engines.conftest import ROOT, TINY, train
 
 PRESETS = sorted((ROOT / "configs/presets").iterdir())
@@ -130,6 +130,13 @@ def test_presets_only_override(preset):
         for name in key.split("::"):
             assert name in part, key
             part = part[name]
+
+
+def test_weights_with_scales_of_columns_can_be_used_for_inference():
+    parser = ConfigParser()
+    parser.read_config(str(ROOT / "configs/inference.json"))
+    parser["column_rate"] = 100.0
+    assert load_network(parser.get_parsed_content("network_def"), ROOT / "models/variants/s_lc_10l.pt") == []
 
 
 def test_the_fast_preset_leaves_refinement_out():

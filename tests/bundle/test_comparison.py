@@ -110,6 +110,11 @@ def test_kept_weights_are_evaluated_without_training(tmp_path, monkeypatch):
     comparison.main(["--dataset_dir", "/a", "--work_dir", str(tmp_path), "--variants", "v_d", "--kept"])
     assert tasks(commands) == ["evaluation", "add", "evaluation", "add"]  # alone, then refined
     assert read(tmp_path / "v_d/last.pt")["network"]["w"].tolist() == [1, 1]
+    for name in comparison.ENSEMBLE:
+        save_atomically({"w": torch.ones(2)}, tmp_path / f"kept/{name}.pt")
+    call = ["--dataset_dir", "/a", "--work_dir", str(tmp_path), "--variants", ",".join(comparison.ENSEMBLE), "--kept"]
+    comparison.main(call)
+    assert tasks(commands[4:]) == ["evaluation", "add"]  # the five together
 
 
 @pytest.mark.parametrize(("iteration", "refined"), [(400, "none"), (400, "s_d"), (375, "all")])
