@@ -14,6 +14,7 @@ from typing import Any
 
 from bundle.baselines.methods import NAMES, make
 from bundle.baselines.run import pairs_of, run
+from bundle.results.store import filed_pairs
 
 
 def option(text: str) -> tuple[str, Any]:
@@ -37,13 +38,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--split", default="val")
     parser.add_argument("--split_file", default="configs/splits/oasis.json", help='"" for the folder\'s own')
     parser.add_argument("--num_pairs", type=int, default=None, help="a fixed random choice; all if not given")
+    parser.add_argument(
+        "--filed", default=None, metavar="GROUP/NAME", help="leave out the pairs that docs/results has there already"
+    )
     parser.add_argument("--output_dir", default=None, help="output/baselines/METHOD if not given")
     parser.add_argument(
         "--set", action="append", default=[], type=option, metavar="KEY=VALUE", help="bundle: override inference.json"
     )
     chosen = parser.parse_args(arguments)
     folder = chosen.output_dir or f"output/baselines/{chosen.method}"
-    dataset = pairs_of(chosen.dataset_dir, chosen.split, chosen.split_file or None, chosen.num_pairs)
+    known = filed_pairs(*chosen.filed.split("/")) if chosen.filed else ()
+    dataset = pairs_of(chosen.dataset_dir, chosen.split, chosen.split_file or None, chosen.num_pairs, known=known)
     try:
         summary = run(chosen.method, make(chosen.method, dict(chosen.set)), dataset, folder)
     except ModuleNotFoundError as error:
@@ -52,7 +57,7 @@ def main(arguments: list[str] | None = None) -> None:
     print(
         f"{chosen.method}: {summary['num_pairs']} pairs, Dice {pairs['dice_before']['mean']:.3f} to "
         f"{structures['dice_mean']['mean']:.3f}, folds {pairs['fold_mean']['mean']:.3f} %, "
-        f"{pairs['seconds']['mean']:.1f} s a pair\nThe results are in {folder}"
+        f"{pairs['seconds']['mean']:.1f} s of processor time a pair\nThe results are in {folder}"
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import json
 import math
 import tempfile
 import time
@@ -22,8 +23,11 @@ from torch import Tensor
 from scripts.io.grid import Grid
 from scripts.io.itk import read_displacement
 from scripts.io.nifti import write_volume
+from scripts.workflows.registration import DIAGNOSTICS
 
 ROOT = Path(__file__).parents[2]
+REGISTERING = ("network", "refinement", "detail", "proposals")
+"""Parts of this bundle's time that find the field; the others read, check, make maps of the samples, and write."""
 
 
 class Registered(NamedTuple):
@@ -31,6 +35,7 @@ class Registered(NamedTuple):
 
     ddf: Tensor  # [3, X, Y, Z], voxels of the array's axes, from the fixed to the moving image
     seconds: float  # of processor time for the registration alone, so that other work on the machine does not count
+    around: float = 0.0  # of processor time for what this bundle does around it: reading, checks, maps, files
 
 
 Method = Callable[[MetaTensor, MetaTensor], Registered]
@@ -132,7 +137,7 @@ class Bundle:
         return {"options": self.options, "weights": digest}
 
     def __call__(self, fixed: MetaTensor, moving: MetaTensor) -> Registered:
-        """Reading, alignment, sampling and the writing of all files but the report count."""
+        """The registration, and all around it but the report: processor time, by their shares of the clock."""
         from monai.bundle import ConfigWorkflow
 
         with tempfile.TemporaryDirectory() as name:
@@ -155,7 +160,9 @@ class Bundle:
             workflow.run()
             seconds = time.process_time() - start
             (field,) = folder.glob("out/*/displacement.nii.gz")
-            return Registered(_voxels(*read_displacement(field)), seconds)
+            parts = json.loads((field.parent / DIAGNOSTICS).read_text(encoding="utf-8"))["seconds"]
+            own = seconds * sum(parts.get(part, 0.0) for part in REGISTERING) / sum(parts.values())
+            return Registered(_voxels(*read_displacement(field)), own, seconds - own)
 
 
 def make(name: str, options: Mapping[str, Any] | None = None) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,19 @@ from scripts.registration.warp import warp_labels
 
 
 def pairs_of(
-    dataset_dir: str, split: str, split_file: str | None, num_pairs: int | None, synthetic: dict[str, Any] | None = None
+    dataset_dir: str,
+    split: str,
+    split_file: str | None,
+    num_pairs: int | None,
+    synthetic: dict[str, Any] | None = None,
+    known: Collection[tuple[str, str]] = (),
 ) -> PairDataset:
-    """The pairs that `run evaluation` takes for the same split and number of pairs."""
+    """The pairs that `run evaluation` takes for the same split and number of pairs, but those whose names are known."""
     subjects = load_datalist(dataset_dir or None, split, split_file, synthetic=synthetic)
+    names = [str(subject["name"]) for subject in subjects]
+    pairs = [pair for pair in subject_pairs(subjects, num_pairs) if (names[pair[0]], names[pair[1]]) not in known]
     # In float32: half precision is for the network's memory, not for others' optimizers.
-    return PairDataset(subjects, load_transforms(), subject_pairs(subjects, num_pairs), cache_dtype="float32")
+    return PairDataset(subjects, load_transforms(), pairs, cache_dtype="float32")
 
 
 def score(registered: Registered, pair: LabeledPair, labels: Sequence[int] = SCORED) -> PairResult:
@@ -50,7 +57,7 @@ def score(registered: Registered, pair: LabeledPair, labels: Sequence[int] = SCO
         **dict.fromkeys(("fold_mu", "fold_mean", "fold_oracle"), folds),
         "seconds_network": registered.seconds,
         "seconds_proposals": 0.0,
-        "seconds_evaluation": 0.0,
+        "seconds_evaluation": registered.around,
     }
     structures = {**dict.fromkeys(DICE_SCORES, dice.tolist()), **dict.fromkeys(RIBBON_SCORES, missing)}
     return PairResult(*pair.names, tuple(labels), structures, scores, {name: [] for name in CURVES})

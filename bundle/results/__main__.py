@@ -9,8 +9,9 @@
 
 Groups are variants (2 mm, the models of `bundle.comparison`, the networks alone), longer (some of them, trained for
 three times as many steps), refined (the variants with refinement), shipped (2 mm, models/model.pt: `model` as the
-bundle registers files, `network` without refinement), baselines (2 mm, other tools), one_mm (files at 1 mm) and
-perturbed (the shipped model on disturbed pairs, named by the disturbance).
+bundle registers files, `network` without refinement), baselines (2 mm, other tools), one_mm (files at 1 mm), timed (the
+same on a few pairs, all in one go on one core: for their seconds) and perturbed (the shipped model on disturbed pairs,
+named by the disturbance).
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
     commands.add_parser("check", help="exit code 1 if a table is not what the CSV files give")
     adding = commands.add_parser("add", help="take in the folder of an evaluation")
     adding.add_argument("--group", choices=GROUPS, required=True)
+    adding.add_argument("--merge", action="store_true", help="keep the filed pairs that the folder does not have")
     training = commands.add_parser("training", help="take in a training's validation.csv")
     for command in (adding, training):
         command.add_argument("folder", type=Path)
@@ -46,7 +48,8 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     try:
         if chosen.command == "add":
-            print("\n".join(str(path) for path in add(chosen.folder, chosen.group, chosen.name)))
+            added = add(chosen.folder, chosen.group, chosen.name, merge=chosen.merge)
+            print("\n".join(str(path) for path in added))
         elif chosen.command == "training":
             target = FOLDER / "training" / f"{chosen.name}.csv"
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -21,6 +21,7 @@ from bundle.results.tables import (
     Group,
     all_groups,
     model_table,
+    one_mm_table,
     own_rows,
     performance_table,
     perturbed_table,
@@ -37,7 +38,7 @@ _MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", flags=re.DOT
 def tables(folder: Path = FOLDER) -> dict[str, Callable[[], str]]:
     """Every table by its name."""
     groups = all_groups(folder)
-    variants, longer, refined, shipped, baselines, one_mm, perturbed = (groups[name] for name in GROUPS)
+    variants, longer, refined, shipped, baselines, one_mm, timed, perturbed = (groups[name] for name in GROUPS)
 
     def paper(names: tuple[str, ...], kind: str, group: Group = variants) -> Callable[[], str]:
         return lambda: model_table(group, names, kind)
@@ -58,10 +59,10 @@ def tables(folder: Path = FOLDER) -> dict[str, Callable[[], str]]:
         "temperature_accuracy": paper(TEMPERATURES, "Accuracy"),
         "temperature_calibration": paper(TEMPERATURES, "Calibration"),
         "baselines": lambda: tool_table(baselines, own_rows(variants, refined, shipped)),
-        "one_mm": lambda: tool_table(one_mm),
+        "one_mm": lambda: one_mm_table(one_mm, timed),
         "perturbed": lambda: perturbed_table(perturbed, shipped.get(SHIPPED)),
         "fitted_temperature": lambda: temperature_table(folder / "calibration.json"),
-        "targets": lambda: targets_table(variants, longer, refined, baselines, one_mm),
+        "targets": lambda: targets_table(variants, longer, refined, baselines, one_mm, timed),
         "figures": lambda: links(folder),
         "performance": lambda: performance_table(shipped, one_mm),
     }

@@ -20,7 +20,7 @@ FOLDER = Path("docs/results")
 DIGITS = 5
 ONE_MM = ("fast", "fast_refined", "detail", "fine", "fine_refined")
 """This bundle's own rows among those of 1 mm files."""
-GROUPS = ("variants", "longer", "refined", "shipped", "baselines", "one_mm", "perturbed")
+GROUPS = ("variants", "longer", "refined", "shipped", "baselines", "one_mm", "timed", "perturbed")
 
 # Name of a file to that in tables, in the tables' order; a name that is not here comes last, as it is.
 MODELS = {
@@ -105,15 +105,33 @@ def read(folder: Path, name: str) -> list[PairResult]:
     return results
 
 
-def add(source: Path, group: str, name: str, folder: Path = FOLDER) -> list[Path]:
+def filed_pairs(group: str, name: str, folder: Path = FOLDER) -> set[tuple[str, str]]:
+    """(fixed, moving) of the pairs that are filed already; none if nothing is."""
+    if not (folder / group / f"{name}_pairs.csv").is_file():
+        return set()
+    return {(result.fixed, result.moving) for result in read(folder / group, name)}
+
+
+def add(source: Path, group: str, name: str, folder: Path = FOLDER, merge: bool = False) -> list[Path]:
     """Cut the committed files from a folder of results; returns their paths.
+
+    Args:
+        source: of an evaluation.
+        group: one of ``GROUPS``.
+        name: of the files.
+        folder: of all groups.
+        merge: keep the pairs that are filed already and that the source does not have.
 
     Raises:
         ResultsError: when the folder holds no complete pair.
     """
-    results = sorted(read_results(source), key=lambda result: (result.fixed, result.moving))
+    results = list(read_results(source))
     if not results:
         raise ResultsError(f"{source} holds no complete pair: is it the folder of an evaluation?")
+    if merge and filed_pairs(group, name, folder):
+        new = {(result.fixed, result.moving) for result in results}
+        results += [old for old in read(folder / group, name) if (old.fixed, old.moving) not in new]
+    results.sort(key=lambda result: (result.fixed, result.moving))
     structures = [
         [number, label, *(_text(result.structures[score][i]) for score in STRUCTURE_SCORES)]
         for number, result in enumerate(results)

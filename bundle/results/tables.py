@@ -19,6 +19,8 @@ TEMPERATURES = ("s_lc_t2", "s_lc", "s_lc_t4")
 # The comparison's own S+LC 10L, trained as its other rows; the weights that the bundle ships are a group of their own.
 OURS = "s_lc_10l"
 SHIPPED, UNREFINED = "model", "network"
+DEFAULT = "detail"
+"""Of the 1 mm rows, what `run inference` does by default."""
 
 Group = Mapping[str, Sequence[PairResult]]
 
@@ -64,6 +66,40 @@ def own_rows(variants: Group, refined: Group, shipped: Group) -> dict[str, Seque
     rows = {f"{title(name)}, network alone": variants[name] for name in ("v_lc", OURS) if name in variants}
     rows |= {f"{title(name)}, refined": refined[name] for name in ("v_lc", OURS) if name in refined}
     return rows | {title(name): shipped[name] for name in (UNREFINED, SHIPPED) if name in shipped}
+
+
+def around(results: Sequence[PairResult]) -> float:
+    """Median seconds of what this bundle does around a registration: reading, checks, maps, files."""
+    return statistics.median(result.pair["seconds_evaluation"] for result in results)
+
+
+def one_mm_table(group: Group, timed: Group) -> str:
+    """Dice and folds on 1 mm files, and the seconds of those that were timed in one go.
+
+    Each row stands beside the default on the very same pairs; tools that take minutes have fewer of them.
+    """
+    if not group:
+        return NOTHING
+    rows = []
+    for name, results in group.items():
+        summary = summarize_results(results)
+        dice, folds = (summary[part][score] for part, score in (("structures", "dice_mean"), ("pairs", "fold_mean")))
+        _, default = common(results, group.get(DEFAULT, ()))
+        times = timed.get(name)
+        rows.append(
+            [
+                title(name),
+                str(len(results)),
+                f"{summary['pairs']['dice_before']['mean']:.3f}",
+                f"{dice['mean']:.3f} ({dice['std_structures']:.2f})",
+                f"{summarize_results(default)['structures']['dice_mean']['mean']:.3f}" if default else "–",
+                f"{folds['mean']:.3f}",
+                f"{seconds(times):.0f}" if times else "–",
+                f"{taken:.0f}" if times and (taken := around(times)) > 0 else "–",
+            ]
+        )
+    header = ["Method", "Pairs", "DSC before", "DSC of the (mean) field", "Default on these pairs", "Fold %"]
+    return markdown([*header, "Seconds of registration", "around it"], rows)
 
 
 def tool_table(group: Group, own: Group | None = None) -> str:

@@ -52,7 +52,7 @@ class Scores(NamedTuple):
 COLUMNS = ("Network alone", "Trained longer", "Refined")
 
 
-def targets_table(variants: Group, longer: Group, refined: Group, baselines: Group, one_mm: Group) -> str:
+def targets_table(variants: Group, longer: Group, refined: Group, baselines: Group, one_mm: Group, timed: Group) -> str:
     """All targets for which there are results: of the networks alone, after longer training, and with refinement."""
     columns = [
         {
@@ -61,7 +61,7 @@ def targets_table(variants: Group, longer: Group, refined: Group, baselines: Gro
         }
         for group in (variants, longer, refined)
     ]
-    columns[-1] |= {line.wanted: line for line in at_one_mm(one_mm)}
+    columns[-1] |= {line.wanted: line for line in at_one_mm(one_mm, timed)}
     wanted = list(dict.fromkeys(name for column in columns for name in column))
     if not wanted:
         return NOTHING
@@ -145,8 +145,8 @@ def velocity(variants: Group) -> list[Target]:
     return lines
 
 
-def at_one_mm(one_mm: Group) -> list[Target]:
-    """The bundle on 1 mm files against ConvexAdam: Dice, and a fraction of its time."""
+def at_one_mm(one_mm: Group, timed: Group) -> list[Target]:
+    """The bundle on 1 mm files against ConvexAdam: Dice, and a fraction of its time where both were timed."""
     if "convexadam" not in one_mm:
         return []
     lines = []
@@ -159,7 +159,9 @@ def at_one_mm(one_mm: Group) -> list[Target]:
             measured = f"{Scores.of(own).dice:.4f} against {Scores.of(other).dice:.4f} on {len(own)} pairs"
             wanted = f"1 mm files, {title(name)}: Dice above ConvexAdam's"
             lines.append(Target(wanted, f"{measured}: {difference:+.4f}", difference > 0))
-            lines.append(_time(f"1 mm files, {title(name)}: a fraction of ConvexAdam's time (a third)", own, other))
+        if name in timed and "convexadam" in timed:
+            wanted = f"1 mm files, {title(name)}: a fraction of ConvexAdam's time (a third)"
+            lines.append(_time(wanted, timed[name], timed["convexadam"]))
     return lines
 
 

@@ -21,6 +21,7 @@ from monai.transforms import (
     RandGaussianSmooth,
     Randomizable,
     RandomizableTransform,
+    RandSpatialCropd,
     ResizeWithPadOrCropd,
     Spacingd,
 )
@@ -108,6 +109,7 @@ def pair_transforms(
     bias_prob: float = 0.0,
     noise_prob: float = 0.0,
     blur_prob: float = 0.0,
+    crop_size: Sequence[int] | None = None,
     **intensity: Any,
 ) -> Compose:
     """Augmentation of a training pair: the paper's shifts (decision 14) and, if asked for, changes of brightness.
@@ -119,6 +121,8 @@ def pair_transforms(
         bias_prob: probability of a smooth bias field.
         noise_prob: probability of noise.
         blur_prob: probability of blur.
+        crop_size: of a window that is cut out of both images at the same random place, after all else; None keeps the
+            whole. Steps on windows cost less, so that there can be more of them.
         intensity: further arguments of :class:`RandBrainIntensityd`.
     """
     steps: list[Any] = []
@@ -128,6 +132,9 @@ def pair_transforms(
         steps.append(RandBrainIntensityd((FIXED_KEYS[0], MOVING_KEYS[0]), *probabilities, **intensity))
     if max_shared or max_independent:
         steps.append(RandPairShiftd(max_shared=max_shared, max_independent=max_independent))
+    if crop_size is not None:
+        keys = (*FIXED_KEYS, *MOVING_KEYS)
+        steps.append(RandSpatialCropd(keys, roi_size=tuple(crop_size), random_size=False, allow_missing_keys=True))
     return Compose(steps)
 
 

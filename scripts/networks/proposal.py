@@ -36,6 +36,8 @@ class ProposalNetwork(nn.Module):
         column_rate: gives each column of R a learned scale exp(column_rate · s). The head's weights move by about the
             learning rate in a step, which finds directions but hardly a size: a column that is to vanish is left with
             the steps' noise. A scale of its own lets it shrink or grow by a factor, noise included. 0: none.
+        coarse_mean: a second head for the mean at a quarter of the resolution, its output upsampled and added. What a
+            network for images of half the resolution has learned goes on there; see :mod:`bundle.grow`.
 
     Raises:
         ValueError: for another `factor_level`, or a negative `column_rate`.
@@ -52,6 +54,7 @@ class ProposalNetwork(nn.Module):
         factor_gain: float = 0.5,
         factor_level: str = "quarter",
         column_rate: float = 0.0,
+        coarse_mean: bool = False,
     ) -> None:
         super().__init__()
         if factor_level not in ("half", "quarter"):
@@ -66,6 +69,7 @@ class ProposalNetwork(nn.Module):
         self.weight_scale = WeightScale()  # set by the SIR objective, used at inference
         half, quarter = self.backbone.out_channels  # type: ignore[misc]
         self.mean_head = _head(half, CHANNELS, mean_gain)
+        self.coarse_mean_head = _head(quarter, CHANNELS, mean_gain) if truth("coarse_mean", coarse_mean) else None
         self.stencil_head = None
         if layout.stencil_channels:
             self.stencil_head = _head(half, layout.stencil_channels, stencil_gain)
@@ -103,19 +107,27 @@ class ProposalNetwork(nn.Module):
         if pair.ndim != 5 or pair.shape[1] != 2 or any(size % self.stride for size in pair.shape[2:]):
             raise ShapeError("the image pair", f"(B, 2, X, Y, Z) with X, Y, Z multiples of {self.stride}", pair.shape)
         half, quarter = self._features(pair)
-        parts = [self.mean_head(half)]
+        mean = self.mean_head(half)
+        if self.coarse_mean_head is not None:
+            mean = mean + _upsampled(self.coarse_mean_head(quarter), half)
+        parts = [mean]
         if self.stencil_head is not None:
             parts.append(self.stencil_head(half))
         if self.factor_head is not None:
             factor = self.factor_head(half if self.factor_at_half else quarter)
             if not self.factor_at_half:
-                factor = nn.functional.interpolate(factor, half.shape[2:], mode="trilinear", align_corners=False)
+                factor = _upsampled(factor, half)
             if self.column_scale is not None:
                 scale = (self.column_rate * self.column_scale).exp().repeat_interleave(CHANNELS)  # (3 r,)
                 factor = factor * scale[:, None, None, None]
             parts.append(factor)
         # Channels outermost again, as the kernels of the Gaussian take it (see `Conv3d`).
         return torch.cat(parts, dim=1).contiguous()
+
+
+def _upsampled(values: Tensor, like: Tensor) -> Tensor:
+    """Trilinear, from a quarter to half resolution: shape [B, C, X/4, …] to [B, C, X/2, …]."""
+    return nn.functional.interpolate(values, like.shape[2:], mode="trilinear", align_corners=False)
 
 
 def _head(in_channels: int, out_channels: int, gain: float) -> Conv3d:

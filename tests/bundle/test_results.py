@@ -9,8 +9,8 @@ import pytest
 from bundle.results.__main__ import main
 from bundle.results.pages import PAGES, filled, outdated, tables, update
 from bundle.results.pictures import draw_all, links
-from bundle.results.store import add, common, read_group
-from bundle.results.tables import NOTHING, model_table, own_rows, perturbed_table, tool_table
+from bundle.results.store import add, common, filed_pairs, read_group
+from bundle.results.tables import NOTHING, model_table, one_mm_table, own_rows, perturbed_table, tool_table
 from bundle.results.targets import targets_table
 from scripts.evaluation.pair_result import STRUCTURE_SCORES
 from scripts.evaluation.results import ResultsError, ResultStore
@@ -102,6 +102,35 @@ def test_tools_are_compared_on_the_same_pairs():
     assert model == "| S+LC 10L, refined | 2 | 0.500 | 0.750 (0.00) | 0.020 | 3.0 |"
 
 
+def test_files_at_1_mm_stand_beside_the_default_on_the_same_pairs_and_have_the_seconds_of_one_go():
+    default = results(4, dice_mean=0.8, seconds=99.0)
+    default[3].structures["dice_mean"][:] = [0.4, 0.4]  # a pair that ConvexAdam does not have
+    group = {"convexadam": results(2, dice_mean=0.7), "detail": default}
+    timed = {"convexadam": results(1, seconds=60.0), "detail": results(2, seconds=16.0)}
+    for tool, rest in (("convexadam", 0.0), ("detail", 14.0)):
+        for result in timed[tool]:
+            result.pair["seconds_evaluation"] = rest
+    tool, own = one_mm_table(group, timed).splitlines()[2:]
+    assert tool == "| ConvexAdam | 2 | 0.500 | 0.700 (0.00) | 0.800 | 0.020 | 60 | – |"
+    assert own.endswith("| 4 | 0.500 | 0.700 (0.00) | 0.700 | 0.020 | 16 | 14 |")
+    assert one_mm_table(group, {}).splitlines()[2].endswith("| 0.020 | – | – |")
+    assert one_mm_table({}, timed) == NOTHING
+
+
+def test_pairs_that_were_missing_join_those_that_are_filed(tmp_path):
+    commit(tmp_path, "one_mm", "syn", results(3, dice_mean=0.7), tmp_path / "before")
+    assert filed_pairs("one_mm", "syn", tmp_path) == set(NAMES[:3])
+    assert filed_pairs("one_mm", "convexadam", tmp_path) == set()
+    store = ResultStore(tmp_path / "after")
+    for result in results(4, dice_mean=0.9)[2:]:  # one is there already: the new one counts
+        store.add(result)
+    add(store.folder, "one_mm", "syn", tmp_path, merge=True)
+    merged = {(r.fixed, r.moving): r.structures["dice_mean"][0] for r in read_group("one_mm", tmp_path)["syn"]}
+    assert merged == dict(zip(NAMES, (0.7, 0.7, 0.9, 0.9), strict=True))
+    add(store.folder, "one_mm", "syn", tmp_path)
+    assert filed_pairs("one_mm", "syn", tmp_path) == set(NAMES[2:])
+
+
 def test_a_tool_with_fewer_pairs_stands_beside_the_shipped_model_on_these():
     shipped = results(4, dice_mean=0.75)
     shipped[3].structures["dice_mean"][:] = [0.55, 0.55]
@@ -170,31 +199,33 @@ def verdicts(table, column=2):
 
 
 def test_targets_in_plain_words():
-    table = targets_table(variants(), {}, {}, {}, {})
+    table = targets_table(variants(), {}, {}, {}, {}, {})
     assert "0.0500 against 0.0700: 0.714 times" in table
     assert "-1.000 against 1.000: lower by 2.000" in table
     assert set(verdicts(table).values()) == {"yes"}
     assert set(verdicts(table, 4).values()) == set(verdicts(table, 6).values()) == {"–"}
     assert "Reached: network alone 5 of 5, trained longer 0 of 0, refined 0 of 0." in table
     worse = variants(ause_label=0.0561, dice_mean=0.7399, dice_oracle=0.7478)
-    table = targets_table(variants(), {}, worse, {}, {})
+    table = targets_table(variants(), {}, worse, {}, {}, {})
     assert set(verdicts(table).values()) == {"yes"}
     missed = [wanted for wanted, verdict in verdicts(table, 6).items() if verdict == "**no**"]
     assert [text.split(": ")[1][:6] for text in missed] == ["AUSE_l", "Dice o", "Oracle"]
     assert "refined 2 of 5" in table
-    assert verdicts(targets_table(variants(), worse, {}, {}, {}), 4) == verdicts(table, 6)
+    assert verdicts(targets_table(variants(), worse, {}, {}, {}, {}), 4) == verdicts(table, 6)
 
 
 def test_targets_against_tools_and_of_the_velocity_variant():
     models = {"s_lc_10l": results(dice_mean=0.75, seconds=5.0), "s_lc_svf": results(dice_mean=0.7449, fold=0.011)}
     tools = {"convexadam": results(2, dice_mean=0.76, seconds=14.0), "syn": results(2, dice_mean=0.7599, seconds=60.0)}
-    table = targets_table(
-        models, {}, {}, tools, {"convexadam": tools["convexadam"], "fast": results(dice_mean=0.77, seconds=1.0)}
-    )
+    files = {"convexadam": tools["convexadam"], "fast": results(dice_mean=0.77, seconds=100.0)}
+    timed = {"convexadam": results(1, seconds=30.0), "fast": results(1, seconds=10.0)}
+    table = targets_table(models, {}, {}, tools, files, timed)
     assert list(verdicts(table).values()) == ["**no**", "**no**", "yes", "yes", "**no**", "**no**", "–", "–"]
     assert list(verdicts(table, 6).values()) == ["–"] * 6 + ["yes", "yes"]
     assert "on 2 pairs: -0.0100" in table
-    assert targets_table({}, {}, {}, {}, {}) == NOTHING
+    assert "10.0 s against 30.0 s" in table  # as timed in one go, whatever the files' own rows took
+    assert "a fraction" not in targets_table(models, {}, {}, tools, files, {"fast": timed["fast"]})
+    assert targets_table({}, {}, {}, {}, {}, {}) == NOTHING
 
 
 def test_pages_are_filled_and_found_outdated(tmp_path):

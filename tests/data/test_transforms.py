@@ -132,3 +132,21 @@ class TestIntensity:
             pair_transforms(8, 2, *self.ALL).set_random_state(seed=3)({**pair(), **self.images()}) for _ in range(2)
         )
         assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+def test_a_window_is_cut_out_of_both_images_and_labels_at_the_same_place():
+    volume = torch.arange(12**3).reshape(1, 12, 12, 12)
+    keys = ("fixed", "moving", "fixed_label", "moving_label")
+    crop = pair_transforms(max_shared=0, max_independent=0, crop_size=[4, 5, 6])
+    crop.set_random_state(0)
+    corners = set()
+    for _ in range(8):
+        item = crop({key: volume.float() for key in keys})
+        first = item["fixed"]
+        assert first.shape == (1, 4, 5, 6)
+        corner = int(first[0, 0, 0, 0])
+        corners.add(corner)
+        x, y, z = corner // 144, corner // 12 % 12, corner % 12
+        for key in keys:
+            assert torch.equal(item[key], volume[:, x : x + 4, y : y + 5, z : z + 6].float())
+    assert len(corners) > 4
