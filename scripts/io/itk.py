@@ -25,13 +25,12 @@ import SimpleITK as sitk  # noqa: N813 - its usual name
 from nibabel.filebasedimages import ImageFileError
 
 from scripts.data.errors import DataError
+from scripts.io.compression import deflated
+from scripts.io.file_order import copy_rounded
 from scripts.io.grid import LPS, Grid
 from scripts.io.nifti import save_image, writing
 
 _VECTOR_INTENT = 1007
-_STEPS_PER_MM = 4096.0
-"""Displacements are rounded to 1/4096 mm: what is below is noise, and takes half of a compressed file."""
-
 _CHUNK = 2**16
 """Numbers that are compressed together."""
 
@@ -83,8 +82,8 @@ def write_displacement(
         ValueError: see :func:`total_displacement`.
         DataError: when the file cannot be written.
     """
-    vectors = _rounded_lps(total_displacement(field, grid, alignment))
-    data = np.moveaxis(vectors, 0, -1)[:, :, :, None]
+    data = np.empty((*grid.shape, 1, 3), np.float32, order="F")
+    _put_lps(total_displacement(field, grid, alignment), data[:, :, :, 0])
     save_image(path, data, grid, header, _VECTOR_INTENT, "displacement, LPS mm, pull-back")
 
 
@@ -204,10 +203,11 @@ def affine_part(alignment: np.ndarray) -> Part:
 
 
 def _field_part(field: np.ndarray, grid: Grid) -> Part:
-    vectors = _rounded_lps(_checked(field, grid))
+    vectors = np.empty((*grid.shape[::-1], 3), np.float32)  # ITK: the first axis fastest, vectors whole
+    _put_lps(_checked(field, grid), np.swapaxes(vectors, 0, 2))
     origin, spacing, direction = geometry(grid)
     domain = np.concatenate([grid.shape, origin, spacing, direction.ravel()])
-    return "DisplacementFieldTransform_double_3_3", domain, _slowest_first(np.moveaxis(vectors, 0, -1)).ravel()
+    return "DisplacementFieldTransform_double_3_3", domain, vectors.ravel()
 
 
 def write_composite(path: str | Path, parts: list[Part]) -> None:
@@ -222,13 +222,31 @@ def write_composite(path: str | Path, parts: list[Part]) -> None:
             group = file.create_group(f"TransformGroup/{number}")
             group.create_dataset("TransformType", data=[kind], dtype=text)
             group.create_dataset("TransformFixedParameters", data=fixed)
-            compact = {"chunks": (_CHUNK,), "shuffle": True, "compression": "gzip", "compression_opts": 1}
-            group.create_dataset("TransformParameters", data=values, **(compact if values.size > _CHUNK else {}))
+            if values.size > _CHUNK:
+                _write_compressed(group, "TransformParameters", values)
+            else:
+                group.create_dataset("TransformParameters", data=values)
             # ITK before 5 misspells these names. A second link costs nothing and is found by every version.
             group["TranformFixedParameters"] = group["TransformFixedParameters"]
             group["TranformParameters"] = group["TransformParameters"]
     with writing(path) as part:
         part.write_bytes(memory.getbuffer())
+
+
+def _write_compressed(group: Any, name: str, values: np.ndarray) -> None:
+    """A dataset of numbers (N,) in chunks, with HDF5's own filters but not by its own hand: its compressor is slow.
+
+    Shuffled, all first bytes of the numbers come first, then all second ones, and so on; they are compressed apart.
+    """
+    data = group.create_dataset(
+        name, values.shape, values.dtype, chunks=(_CHUNK,), shuffle=True, compression="gzip", compression_opts=1
+    )
+    for start in range(0, values.size, _CHUNK):
+        chunk = values[start : start + _CHUNK]
+        if chunk.size < _CHUNK:  # HDF5 wants the last one whole, too
+            chunk = np.pad(chunk, (0, _CHUNK - chunk.size))
+        shuffled = np.ascontiguousarray(chunk.view(np.uint8).reshape(_CHUNK, -1).T)
+        data.id.write_direct_chunk((start,), deflated(shuffled))
 
 
 def geometry(grid: Grid) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -247,12 +265,10 @@ def _flipped(vectors: np.ndarray) -> np.ndarray:
     return np.stack([-vectors[0], -vectors[1], vectors[2]])
 
 
-def _rounded_lps(field: np.ndarray) -> np.ndarray:
-    vectors = _flipped(field)
-    vectors *= np.float32(_STEPS_PER_MM)
-    np.rint(vectors, out=vectors)
-    vectors /= np.float32(_STEPS_PER_MM)
-    return vectors
+def _put_lps(field: np.ndarray, target: np.ndarray) -> None:
+    """Write RAS vectors [3, X, Y, Z] into an array [X, Y, Z, 3] as LPS, rounded."""
+    for component, sign in enumerate((-1, -1, 1)):
+        copy_rounded(field[component], target[..., component], sign)
 
 
 def _checked(field: np.ndarray, grid: Grid) -> np.ndarray:

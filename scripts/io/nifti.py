@@ -12,6 +12,8 @@ from numpy.typing import DTypeLike
 
 from scripts.data.errors import DataError
 from scripts.io.atomic import writing
+from scripts.io.compression import gzip_writer
+from scripts.io.file_order import in_file_order
 from scripts.io.grid import Grid
 
 _ALIGNED = 2
@@ -74,7 +76,7 @@ def save_image(
     """
     if not str(path).endswith((".nii", ".nii.gz")):
         raise DataError(f"{path}: expected a name that ends in .nii or .nii.gz")
-    image = nib.Nifti1Image(data, grid.affine)
+    image = nib.Nifti1Image(in_file_order(data), grid.affine)
     _set_affine(image, grid.affine, header)
     image.header.set_xyzt_units("mm")
     image.header.set_slope_inter(1.0, 0.0)
@@ -83,7 +85,11 @@ def save_image(
     text = description if isinstance(description, str) else ", ".join(description)
     image.header["descrip"] = text.encode("ascii", "replace")[:_DESCRIPTION_BYTES]
     with writing(path) as part:
-        nib.save(image, part)
+        if part.suffix != ".gz":
+            nib.save(image, part)
+            return
+        with gzip_writer(part) as file:
+            image.to_stream(file)
 
 
 def _smallest_type(array: np.ndarray, path: str | Path) -> np.dtype:

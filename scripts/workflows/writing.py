@@ -15,6 +15,7 @@ from scipy.ndimage import affine_transform
 
 from scripts.data.errors import DataError
 from scripts.io.atomic import PART, check_writable, part_of, put_in_place, writing
+from scripts.io.file_order import copy_rounded, copy_volume
 from scripts.io.grid import Grid, affine_displacement
 from scripts.io.inverse import invert
 from scripts.io.itk import write_displacement, write_inverse_transform, write_transform
@@ -152,20 +153,20 @@ def _write_maps(write: Writers, result: RegistrationResult, folder: Path, header
     def volume(name: str, values: np.ndarray, description: str = "") -> None:
         write(write_volume, folder / name, values, result.grid, header=header, description=description)
 
-    std = np.stack([result.std, *result.std_axes], axis=-1)
-    jacobian = np.stack([_shortened(result.log_jacobian), result.fold_probability], axis=-1)
+    # More digits are noise, and took twice the time and space to compress.
+    std = np.empty((*result.grid.shape, 4), np.float32, order="F")
+    for channel, values in enumerate((result.std, *result.std_axes)):
+        copy_rounded(values, std[..., channel])
+    jacobian = np.empty((*result.grid.shape, 2), np.float32, order="F")
+    copy_rounded(result.log_jacobian, jacobian[..., 0])
+    copy_volume(result.fold_probability, jacobian[..., 1])
     volume("warped.nii.gz", result.warped)
-    volume("uncertainty_std.nii.gz", _shortened(std), "std mm: length, R, A, S")
+    volume("uncertainty_std.nii.gz", std, "std mm: length, R, A, S")
     volume("jacobian.nii.gz", jacobian, "mean log-Jacobian, probability of a fold")
     if result.labels is not None:
         volume("labels.nii.gz", result.labels.label)
         volume("label_probability.nii.gz", result.labels.probability)
         volume("label_entropy.nii.gz", result.labels.entropy, "nats")
-
-
-def _shortened(values: np.ndarray) -> np.ndarray:
-    """Rounded to 1/4096 (of a mm): more digits are noise, and took twice the time and space to compress."""
-    return np.rint(values * np.float32(4096)) / np.float32(4096)
 
 
 def total_inverse(field: np.ndarray, grid: Grid, alignment: np.ndarray) -> np.ndarray:

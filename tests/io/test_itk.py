@@ -14,6 +14,7 @@ from scripts.io.itk import (
     read_displacement,
     to_sitk,
     total_displacement,
+    write_composite,
     write_displacement,
     write_inverse_transform,
     write_transform,
@@ -163,6 +164,35 @@ class TestComposite:
         transform = sitk.ReadTransform(tmp_path / "t.h5")
         found = np.array(transform.TransformPoint((-7.0, -8.0, 9.0))) * [-1, -1, 1]  # of the voxel (7, 8, 9)
         np.testing.assert_allclose(found, np.array([7, 8, 9]) + field[:, 7, 8, 9], atol=ROUNDING + 1e-6)
+
+    def test_compressed_numbers_are_found_as_they_were_written(self, tmp_path):
+        grid = Grid((33, 32, 31), np.eye(4))  # the last chunk is not full
+        field = np.random.default_rng(0).normal(scale=20.0, size=(3, *grid.shape)).astype(np.float32)
+        write_transform(tmp_path / "t.h5", field, grid)
+        expected = np.rint(np.transpose(field, (3, 2, 1, 0)) * [-4096, -4096, 4096]) / 4096
+        with h5py.File(tmp_path / "t.h5") as file:
+            stored = file["TransformGroup/2/TransformParameters"]
+            assert (stored.dtype, stored.compression, stored.shuffle) == (np.float32, "gzip", True)
+            np.testing.assert_array_equal(stored, expected.ravel())
+        transform = sitk.CompositeTransform(sitk.ReadTransform(tmp_path / "t.h5")).GetNthTransform(1)
+        read = sitk.DisplacementFieldTransform(transform).GetDisplacementField()
+        np.testing.assert_array_equal(sitk.GetArrayFromImage(read), expected)
+
+    def test_double_precision_is_compressed_as_well(self, tmp_path):
+        values = np.random.default_rng(0).normal(size=70_000)
+        write_composite(tmp_path / "t.h5", [("BSplineTransform_double_3_3", np.zeros(18), values)])
+        with h5py.File(tmp_path / "t.h5") as file:
+            np.testing.assert_array_equal(file["TransformGroup/1/TransformParameters"], values)
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+    def test_what_is_interrupted_leaves_nothing(self, error, tmp_path, monkeypatch):
+        def interrupted(_):
+            raise error
+
+        monkeypatch.setattr("scripts.io.itk.deflated", interrupted)
+        with pytest.raises(error):
+            write_transform(tmp_path / "t.h5", np.zeros((3, 32, 32, 32)), Grid((32, 32, 32), np.eye(4)))
+        assert list(tmp_path.iterdir()) == []
 
     def test_the_same_transform_gives_the_same_bytes(self, tmp_path):
         for name in ("a.h5", "b.h5"):

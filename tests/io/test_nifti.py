@@ -139,6 +139,18 @@ class TestValues:
         long = written(tmp_path / "b.nii.gz", description="ä" * 100)
         assert long.header["descrip"].item() == b"?" * 79
 
+    @pytest.mark.parametrize("order", ["C", "F"])
+    @pytest.mark.parametrize("channels", [(), (1,), (4,)])
+    def test_readers_find_the_same_numbers(self, order, channels, tmp_path):
+        noise = np.random.default_rng(0).normal(size=(*SHAPE, *channels)).astype(np.float32)
+        given = np.array(noise, order=order)[::-1][::-1]
+        found = np.asarray(written(tmp_path / "a.nii.gz", given).dataobj)
+        np.testing.assert_array_equal(found, noise)
+        read = sitk.GetArrayFromImage(sitk.ReadImage(tmp_path / "a.nii.gz"))
+        np.testing.assert_array_equal(read, noise.T if channels != (1,) else noise[..., 0].T.reshape(read.shape))
+        write_volume(tmp_path / "a.nii", given, GRID)
+        assert gzip.decompress((tmp_path / "a.nii.gz").read_bytes()) == (tmp_path / "a.nii").read_bytes()
+
     def test_the_same_volume_gives_the_same_bytes(self, tmp_path):
         for name in ("a.nii.gz", "b.nii.gz"):
             write_volume(tmp_path / name, RAMP, GRID)
@@ -183,6 +195,19 @@ class TestErrors:
             write_volume(tmp_path / name, noise, Grid(noise.shape, np.eye(4)))
         assert (tmp_path / name).read_bytes() == before
         assert [path.name for path in tmp_path.iterdir()] == [name]
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+    def test_what_is_interrupted_leaves_nothing(self, error, tmp_path, monkeypatch):
+        write = nib.Nifti1Image.to_stream
+
+        def interrupted(image, file):
+            write(image, file)
+            raise error
+
+        monkeypatch.setattr(nib.Nifti1Image, "to_stream", interrupted)
+        with pytest.raises(error):
+            write_volume(tmp_path / "a.nii.gz", RAMP, GRID)
+        assert list(tmp_path.iterdir()) == []
 
 
 @contextmanager
