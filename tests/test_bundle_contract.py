@@ -139,6 +139,22 @@ def test_weights_with_scales_of_columns_can_be_used_for_inference():
     assert load_network(parser.get_parsed_content("network_def"), ROOT / "models/variants/s_lc_10l.pt") == []
 
 
+def test_the_preset_for_1_mm_reads_its_weights():
+    parser = ConfigParser()
+    parser.read_config([str(ROOT / f"configs/{name}.json") for name in ("inference", "presets/one_mm")])
+    parser["bundle_root"] = str(ROOT)
+    network = parser.get_parsed_content("network_def")
+    assert load_network(network, parser.get_parsed_content("ckpt_path")) == []
+    assert network.stride == 16
+    # Trained and used alike: the numbers mean the same.
+    train = ConfigParser()
+    train.read_config([str(ROOT / f"configs/{name}.yaml") for name in ("train", "presets/one_mm")])
+    for name in ("channels", "coarse_mean", "factor_level", "column_rate", "rank", "initial_std", "dominance"):
+        assert train[name] == parser[name], name
+    for name in ("voxel_mm", "energy", "sigma", "ncc_window", "prior_weight", "mean_prior_weight"):
+        assert train[name] == parser[name], name
+
+
 def test_the_fast_preset_leaves_refinement_out():
     parser = ConfigParser()
     parser.read_config([str(ROOT / f"configs/{name}.json") for name in ("inference", "presets/fast")])

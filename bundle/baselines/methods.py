@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from monai.bundle import ConfigParser, ConfigWorkflow
 from monai.data import MetaTensor
 from torch import Tensor
 
@@ -124,27 +125,30 @@ class Bundle:
 
     Args:
         options: overrides of configs/inference.json.
+        preset: name of a file in configs/presets that overrides it before them.
     """
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self.options = dict(options)
+    def __init__(self, options: Mapping[str, Any], preset: str | None = None) -> None:
+        self.options, self.preset = dict(options), preset
+        names = ["configs/inference.json", *([f"configs/presets/{preset}.json"] if preset else [])]
+        self.configs = [str(ROOT / name) for name in names]
 
     def settings(self) -> dict[str, Any]:
         """The overrides, and a short hash of the weights: results of two models must not get into one folder."""
-        weights = Path(self.options.get("ckpt_path", ROOT / "models/model.pt"))
-        with weights.open("rb") as file:
+        parser = ConfigParser()
+        parser.read_config(self.configs)
+        parser.update({"bundle_root": str(ROOT), **self.options})
+        with Path(parser.get_parsed_content("ckpt_path")).open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
-        return {"options": self.options, "weights": digest}
+        return {"options": self.options, "preset": self.preset, "weights": digest}
 
     def __call__(self, fixed: MetaTensor, moving: MetaTensor) -> Registered:
         """The registration, and all around it but the report: processor time, by their shares of the clock."""
-        from monai.bundle import ConfigWorkflow
-
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             paths = _files(folder, fixed, moving)
             workflow = ConfigWorkflow(
-                config_file=str(ROOT / "configs/inference.json"),
+                config_file=self.configs,
                 meta_file=str(ROOT / "configs/metadata.json"),
                 logging_file=False,
                 workflow_type="infer",
@@ -165,11 +169,11 @@ class Bundle:
             return Registered(_voxels(*read_displacement(field)), own, seconds - own)
 
 
-def make(name: str, options: Mapping[str, Any] | None = None) -> Any:
-    """The method of this name, one of ``NAMES``; options are those of :class:`Bundle`."""
+def make(name: str, options: Mapping[str, Any] | None = None, preset: str | None = None) -> Any:
+    """The method of this name, one of ``NAMES``; options and preset are those of :class:`Bundle`."""
     if name == "bundle":
-        return Bundle(options or {})
-    if options:
+        return Bundle(options or {}, preset)
+    if options or preset:
         raise SystemExit(f"only the bundle itself has options here, not {name}")
     return {
         "unregistered": Unregistered,

@@ -145,8 +145,12 @@ def test_command(tmp_path, capsys):
     assert len(other) == 1
     assert option("refine_steps=30") == ("refine_steps", 30)
     assert option("ckpt_path=a.pt") == ("ckpt_path", "a.pt")
-    with pytest.raises(SystemExit, match="only the bundle itself has options"):
-        make("syn", {"refine_steps": 3})
+    for wrong in ({"options": {"refine_steps": 3}}, {"preset": "fast"}):
+        with pytest.raises(SystemExit, match="only the bundle itself has options"):
+            make("syn", **wrong)
+    fast, fine = make("bundle", preset="fast").settings(), make("bundle", preset="one_mm").settings()
+    assert (fast["preset"], fast["weights"]) == ("fast", make("bundle").settings()["weights"])
+    assert fine["weights"] != fast["weights"]  # the preset has weights of its own
     assert set(NAMES) >= {"affine", "syn", "convexadam", "bundle"}
 
 
