@@ -24,7 +24,7 @@ from torch import Tensor
 from scripts.io.grid import Grid
 from scripts.io.itk import read_displacement
 from scripts.io.nifti import write_volume
-from scripts.workflows.registration import DIAGNOSTICS
+from scripts.workflows.writing import DIAGNOSTICS
 
 ROOT = Path(__file__).parents[2]
 REGISTERING = ("network", "refinement", "detail", "proposals")
