@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from bundle import example_figure
-from bundle.results.store import FOLDER, MODELS, read_group, title
+from bundle.results.store import FOLDER, read_group, title
 from bundle.results.tables import NOTHING, VARIANTS
 from bundle.training_figure import draw, read_columns
 from scripts.evaluation.figures import Models, accuracy_calibration, boxes, ladder
@@ -43,9 +43,9 @@ def figures(folder: Path = FOLDER) -> dict[str, Callable[[], Figure]]:
     if few:
         scores = {"dice": "dice_mean", "oracle": "dice_oracle", "ece": "ece", "ause": "ause_label"}
         made |= {name: lambda score=score: boxes(few, score) for name, score in scores.items()}  # type: ignore[misc]
-    paths = {path.stem: path for path in (folder / "training").glob("*.csv")}
+    paths = {path.stem: path for path in (folder / "training").glob("*.csv") if path.stem in VARIANTS}
     if paths:
-        order = [name for name in MODELS if name in paths] + sorted(set(paths) - set(MODELS))
+        order = [name for name in VARIANTS if name in paths]
         made["training"] = lambda: draw({title(name): read_columns(paths[name]) for name in order})
     examples = folder / "examples.csv"
     if examples.is_file():
