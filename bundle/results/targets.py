@@ -160,7 +160,7 @@ def at_one_mm(one_mm: Group, timed: Group) -> list[Target]:
             wanted = f"1 mm files, {title(name)}: Dice above ConvexAdam's"
             lines.append(Target(wanted, f"{measured}: {difference:+.4f}", difference > 0))
         if name in timed and "convexadam" in timed:
-            wanted = f"1 mm files, {title(name)}: a fraction of ConvexAdam's time (a third)"
+            wanted = f"1 mm files, {title(name)}: a fraction of ConvexAdam's time for the registration itself (a third)"
             lines.append(_time(wanted, timed[name], timed["convexadam"]))
     return lines
 
