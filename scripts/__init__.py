@@ -3,3 +3,7 @@
 The folders stand in the order in which data flows:
 gaussian -> networks -> registration -> inference -> evaluation -> engines, with data and io at the two ends.
 """
+
+from scripts.cache import give_numba_a_cache
+
+give_numba_a_cache()

@@ -35,6 +35,8 @@ EXPRESSIONS = {
     "$@network_def.to(@device)",
     "$@network_def.weight_scale",
     "$@epoch_length * @batch_size",
+    "$None if @dataset_dir is None else @voxel_mm",
+    "$@overlap is not None",
     "$@epoch_length * @batch_size * torch.distributed.get_world_size()",
     "$@train::trainer.run()",
     "$import torch",

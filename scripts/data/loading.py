@@ -47,6 +47,10 @@ def is_mask(key: Hashable) -> bool:
     return str(key).endswith("mask")
 
 
+BY_NIBABEL = (".mgz", ".mgh", ".hdr", ".img")
+"""What nibabel reads, but MONAI does not offer it."""
+
+
 class LoadVolumed(MapTransform):
     """Load the volumes of an item as float32 ``MetaTensor`` [1, X, Y, Z], or paint them if the item is synthetic.
 
@@ -60,7 +64,10 @@ class LoadVolumed(MapTransform):
 
     def __init__(self, keys: KeysCollection = ("image", "label"), allow_missing_keys: bool = False) -> None:
         super().__init__(keys, allow_missing_keys)
-        self.load = LoadImage(image_only=True, dtype=np.float32, ensure_channel_first=True)
+        self.load, self.load_by_nibabel = (
+            LoadImage(reader, image_only=True, dtype=np.float32, ensure_channel_first=True)
+            for reader in (None, "NibabelReader")
+        )
 
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
         """Load one item."""
@@ -85,7 +92,7 @@ class LoadVolumed(MapTransform):
         if path.is_file() and path.stat().st_size == 0:
             raise DataError(f"{what}: the file is empty")
         try:
-            volume = self.load(path)
+            volume = (self.load_by_nibabel if path.name.lower().endswith(BY_NIBABEL) else self.load)(path)
         except Exception as error:  # every reader has errors of its own
             reason = " ".join(str(error).split("\n")[0].replace(f"File {path}", "it").split())
             if "suitable reader" in reason:

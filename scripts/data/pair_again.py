@@ -14,6 +14,7 @@ from monai.transforms import Compose, CopyItemsd, Orientationd, ResampleToMatchd
 from scripts.alignment.align import Alignment, apply_alignment
 from scripts.data.antialias import Antialiasd
 from scripts.data.errors import DataError
+from scripts.data.fine import KeepFined, SampleFined
 from scripts.data.loading import IntegerLabeld, LoadVolumed, ScaleBraind
 from scripts.data.pair_input import FILE_KEYS, CheckPaird, StripByMaskd
 from scripts.data.transforms import AXIS_LABELS, PlainCompose, spacing_transform
@@ -21,7 +22,7 @@ from scripts.io.grid import Grid
 
 
 def pair_again_transforms(
-    fixed: Grid, moving: Grid, work: Grid, alignment: np.ndarray, percentile: float = 99.8
+    fixed: Grid, moving: Grid, work: Grid, alignment: np.ndarray, percentile: float = 99.8, fine: bool = False
 ) -> Compose:
     """The transforms of :func:`~scripts.data.pair_input.pair_input_transforms`, with what they found out before.
 
@@ -31,6 +32,7 @@ def pair_again_transforms(
         work: the work grid.
         alignment: from fixed to moving RAS mm, (4, 4).
         percentile: see :class:`~scripts.data.loading.ScaleBraind`.
+        fine: also the images of twice the resolution, see :mod:`~scripts.data.fine`.
     """
     images, on_work = ("fixed", "moving"), ("fixed", "fixed_mask")
     pixdim = [round(float(edge), 6) for edge in work.spacing]
@@ -44,6 +46,7 @@ def pair_again_transforms(
             StripByMaskd(),
             ScaleBraind(images, percentile),
             KnownAlignmentd(alignment, work),
+            *([KeepFined(pixdim[0])] if fine else []),
             Antialiasd(images, pixdim[0]),
             Orientationd(on_work, axcodes=axcodes, labels=AXIS_LABELS, allow_missing_keys=True),
             spacing_transform(on_work, pixdim, ["bilinear", "nearest"]),
@@ -51,6 +54,7 @@ def pair_again_transforms(
                 (*images, "fixed_mask"), key_dst="work", mode=("bilinear", "bilinear", "nearest"),
                 padding_mode="zeros", dtype=np.float32, allow_missing_keys=True,
             ),
+            *([SampleFined()] if fine else []),
             IntegerLabeld(("fixed_label", "moving_label"), allow_missing_keys=True),
         ]
     )  # fmt: skip

@@ -11,6 +11,7 @@ that holds the brain and fits the network. The moving image is brought onto it i
 | `fine_fixed`, `fine_moving`, `fine_fixed_mask` | the same at twice the resolution, where both files have it |
 | `fixed_file`, `moving_file` | the volumes as loaded, on their own grids |
 | `fixed_label`, `moving_label` | int32, on their own grids |
+| `brain` | [1, X', Y', Z'], the fixed mask on its file's grid, without holes; only if one was given |
 | `alignment` | :class:`~scripts.alignment.align.Alignment` |
 | `warnings` | sentences for people |
 """
@@ -175,6 +176,8 @@ class StripByMaskd(MapTransform):
                 continue
             filled = torch.from_numpy(binary_fill_holes(np.asarray(mask[0]) > 0))[None]
             item[role] = item[role] * filled
+            if role == "fixed":
+                item["brain"] = filled
             item[f"{role}_mask"] = (mask > 0).to(torch.float32)
         return item
 

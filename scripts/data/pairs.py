@@ -85,7 +85,7 @@ class PairDataset(Dataset):
         self.seed, self.cache = seed, cache
         self.cache_dtype = _floating(cache_dtype)
         self._cache: dict[int, _Cached] = {}
-        self._warned = False
+        self._warned, self._labeled = False, True
         if preload and cache:
             for index in sorted({index for pair in self.pairs for index in pair}):
                 self._subject(index)
@@ -149,7 +149,7 @@ class PairDataset(Dataset):
             return MetaTensor(values, affine=subject.affine.clone(), meta={"filename_or_obj": subject.file})
 
         item: dict[str, Any] = {role: volume(subject.image, torch.float32)}
-        if subject.label is not None:
+        if subject.label is not None and self._labeled:
             item[f"{role}_label"] = volume(subject.label, torch.int32)
         item[f"{role}_name"] = self.subjects[index]["name"]
         return item
@@ -173,7 +173,8 @@ class PairDataset(Dataset):
 class RandomPairDataset(PairDataset):
     """Endless pairs in random order, for training: any item number is valid, ``len`` is one epoch.
 
-    An epoch is a random part of all pairs, none of them twice unless it is longer than the list.
+    An epoch is a random part of all pairs, none of them twice unless it is longer than the list. Items have label maps
+    only if all subjects have them.
 
     Args:
         subjects: as in :class:`PairDataset`.
@@ -200,6 +201,8 @@ class RandomPairDataset(PairDataset):
         if pairs_per_epoch is not None and pairs_per_epoch < 1:
             raise ValueError(f"pairs_per_epoch must be positive, got {pairs_per_epoch} instead")
         self.pairs_per_epoch = pairs_per_epoch or len(self.pairs)
+        # Items of a batch must have the same keys.
+        self._labeled = all("label" in subject or "synthetic" in subject for subject in subjects)
         cohorts = [subjects[fixed]["cohort"] for fixed, _ in self.pairs]
         counts = Counter(cohorts)
         self._odds = np.array([1 / counts[c] / len(counts) for c in cohorts]) if balance_cohorts else None

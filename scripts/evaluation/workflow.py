@@ -314,10 +314,26 @@ class Evaluation(Evaluator):
             for key, value in vars(module).items():
                 if isinstance(value, int | float | str) and key != "training" and not key.startswith("_"):
                     settings[f"target.{path}.{key}" if path else f"target.{key}"] = value
-        transform = getattr(getattr(self.data_loader, "dataset", None), "transform", None)
+        dataset = getattr(self.data_loader, "dataset", None)
+        transform = getattr(dataset, "transform", None)
         if transform is not None:
             settings["transform"] = str(transform)
+        settings |= _volumes_of(dataset)
         return {**settings, "weights": _fingerprint(self.networks)}
+
+
+def _volumes_of(dataset: Any) -> dict[str, Any]:
+    """Size, spacing and brightness of the first pair: other scans of the same names, or others crops of them, show."""
+    if dataset is None or not len(dataset):
+        return {}
+    fixed = dataset[0]["fixed"]
+    affine = getattr(fixed, "affine", None)
+    edges = [] if affine is None else torch.as_tensor(affine)[:3, :3].double().norm(dim=0).tolist()
+    return {
+        "shape": list(fixed.shape[1:]),
+        "spacing": [round(edge, 3) for edge in edges],
+        "brightness": round(float(fixed.float().mean()), 3),
+    }
 
 
 def _fingerprint(module: nn.Module) -> str:

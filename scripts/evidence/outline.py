@@ -15,6 +15,7 @@ mean, found in a few steps), and the difference between the evidence and its lin
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 
@@ -83,8 +84,15 @@ class Outline:
         self._counts = [len(part) for part in points]
         self.points = np.concatenate(points)  # (P, 3), RAS mm
         self._matrix = space.alignment[:3, :3] @ space.work.affine[:3, :3]  # A₃W
-        self._places = torch.from_numpy((space.work.to_indices(self.points) + 0.5) / space.factor - 0.5)
+        self._places = self._field_places()
         self._observations: Observations | None = None
+
+    def in_space(self, space: PairSpace) -> Outline:
+        """The same outline in a space of the same files with another field grid or detail."""
+        other = copy.copy(self)
+        other.space, other._observations = space, None
+        other._places = other._field_places()
+        return other
 
     def condition(
         self, proposal: StructuredGaussian, others: Sequence[Observations] = (), lengths: Sequence[float] = ()
@@ -98,9 +106,8 @@ class Outline:
         """
         mean = condition(proposal, Observations.join(others), lengths)[0].mean if others else proposal.mean
         for _ in range(_STEPS):
-            now = self._linear(mean)
+            now = self.around(mean)
             step = condition(proposal, Observations.join([*others, now]), lengths)[0].mean
-            self._observations = now
             moved = np.linalg.norm((self._at(step) - self._at(mean))[0] @ self._matrix.T, axis=1).max()
             mean = step
             if moved < _STILL_MM:
@@ -120,13 +127,19 @@ class Outline:
         """Signed distances d(φ_z(b)) in mm for fields [N, 3, x, y, z]; (N, P)."""
         return self._look(self._at(z))[0]
 
-    def _linear(self, mean: Tensor) -> Observations:
+    def around(self, mean: Tensor) -> Observations:
+        """The outline as observations that are linear around a field [1, 3, x, y, z]; corrections are to these."""
         at = self._at(mean)
         (distance,), (normal,) = self._look(at)
         directions = normal @ self._matrix  # (A₃W)ᵀ∇d
         values = (directions * at[0]).sum(1) - distance
         std = torch.full((len(values),), self.std, dtype=torch.float64)
-        return Observations(self._places, torch.from_numpy(directions), torch.from_numpy(values), std)
+        self._observations = Observations(self._places, torch.from_numpy(directions), torch.from_numpy(values), std)
+        return self._observations
+
+    def _field_places(self) -> Tensor:
+        """The points in field voxels, (P, 3)."""
+        return torch.from_numpy((self.space.work.to_indices(self.points) + 0.5) / self.space.factor - 0.5)
 
     def _at(self, z: Tensor) -> np.ndarray:
         """The spline of fields [N, 3, x, y, z] at the outline's points, in work voxels, (N, P, 3)."""
@@ -154,18 +167,24 @@ class _DistanceMap:
         low = np.maximum(where.min(0) - margin, 0)
         high = np.minimum(where.max(0) + margin + 1, inside.shape)
         crop = inside[tuple(slice(a, b) for a, b in zip(low, high, strict=True))]
-        outer, inner = (distance_transform_edt(part, sampling=grid.spacing) for part in (~crop, crop))
-        # Distances are between centers of voxels: the outline is half a voxel before the first one beyond it.
-        half = 0.5 * float(grid.spacing.min())
+        # Distances are between centers of voxels: the outline is half a voxel before the first one beyond it. That is
+        # the same in all directions only if voxels are about cubes, so those of thick slices are cut into such.
+        cuts = np.maximum(np.round(grid.spacing / grid.spacing.min()), 1).astype(int)
+        for axis, count in enumerate(cuts):
+            crop = np.repeat(crop, count, axis=axis)
+        spacing = grid.spacing / cuts
+        outer, inner = (distance_transform_edt(part, sampling=spacing) for part in (~crop, crop))
+        half = 0.5 * float(spacing.min())
         self._distance = np.where(crop, half - inner, outer - half)
         steps = np.stack(np.gradient(self._distance)) if min(crop.shape) > 1 else np.zeros((3, *crop.shape))
-        self._gradient = np.einsum("ij,j...->i...", np.linalg.inv(grid.affine[:3, :3]).T, steps)  # per mm
-        self._grid, self._low = grid, low
+        per_mm = np.linalg.inv(grid.affine[:3, :3] / cuts)
+        self._gradient = np.einsum("ij,j...->i...", per_mm.T, steps)
+        self._grid, self._low, self._cuts = grid, low, cuts
 
     def __call__(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Of places (N, P, 3), RAS mm: (N, P) and (N, P, 3)."""
-        where = self._grid.to_indices(points.reshape(-1, 3)).T - self._low[:, None]
-        values = [map_coordinates(part, where, order=1, mode="nearest") for part in (self._distance, *self._gradient)]
+        where = (self._grid.to_indices(points.reshape(-1, 3)) - self._low + 0.5) * self._cuts - 0.5
+        values = [map_coordinates(part, where.T, order=1, mode="nearest") for part in (self._distance, *self._gradient)]
         return values[0].reshape(points.shape[:2]), np.stack(values[1:], axis=1).reshape(points.shape)
 
 

@@ -70,6 +70,7 @@ def find_detail(
     factor: int = 2,
     mask: Tensor | None = None,
     progress: Callable[[int], None] | None = None,
+    evidence: Callable[[Tensor], Tensor] | None = None,
 ) -> Detail:
     """Improve a mean field on images of twice the work grid's resolution.
 
@@ -81,6 +82,8 @@ def find_detail(
         factor: work voxels along the edge of a field voxel.
         mask: optional weights of the fixed image's voxels, the same shape.
         progress: called with the number of steps done.
+        evidence: log-likelihood of what else is known, of control points [1, 3, X, Y, Z] on the work grid in work
+            voxels, coarse part and detail together.
     """
     x, y, z = (size // FACTOR for size in fixed.shape[2:])
     coarse = on_work_grid(control_points, factor, (x, y, z))
@@ -88,5 +91,6 @@ def find_detail(
     refined = refine(
         FACTOR * coarse[None], objective, moving, fixed, steps,
         learning_rate=LEARNING_RATE, mask=mask, progress=progress,
+        evidence=None if evidence is None else lambda fine: evidence(fine / FACTOR),
     )  # fmt: skip
     return Detail(refined.raw[0] / FACTOR - coarse, refined.after - refined.before)

@@ -25,7 +25,7 @@ class Refined(NamedTuple):
     """The improved parameters, and by how much."""
 
     raw: Tensor  # [1, C, x, y, z]
-    before: float  # log-posterior of the mean field
+    before: float  # log-posterior of the mean field, with the evidence if there is any
     after: float
 
 
@@ -41,6 +41,7 @@ def refine(
     mask: Tensor | None = None,
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
+    evidence: Callable[[Tensor], Tensor] | None = None,
 ) -> Refined:
     """Improve a pair's proposal by gradient steps (Adam), starting at the network's output.
 
@@ -62,6 +63,8 @@ def refine(
         mask: optional weights of the fixed image's voxels, the same shape.
         seed: of the noise, where the objective draws any.
         progress: called with the number of steps done.
+        evidence: log-likelihood of what else is known, of a mean field [1, 3, x, y, z]; counts
+            :func:`evidence_weight` times.
 
     Returns:
         The parameters with the highest log-posterior of the mean seen at the start or the end; the start if the steps
@@ -72,10 +75,13 @@ def refine(
     """
     climbed = _climbed(objective, parts)
     pair = objective.target.prepare(moving, fixed, mask)[0]
+    weight = evidence_weight(objective.target)
 
     @torch.no_grad()
     def score(values: Tensor) -> float:
-        return float(objective.target(pair, objective.layout.mean(values))[0])
+        mean = objective.layout.mean(values)
+        value = objective.target(pair, mean)[0]
+        return float(value if evidence is None else value + weight * evidence(mean))
 
     start = raw.detach()
     before = score(start)
@@ -89,7 +95,10 @@ def refine(
         for step in range(steps):
             optimizer.zero_grad(set_to_none=True)
             outcome = climbed(torch.cat(moved, dim=1), moving, fixed, fold(seed, 1 + step), mask)
-            outcome.loss.backward()
+            loss = outcome.loss
+            if evidence is not None:  # losses are per voxel of the field
+                loss = loss - weight * evidence(mean) / mean.shape[2:].numel()
+            loss.backward()
             optimizer.step()
             schedule.step()
             if progress is not None:
@@ -108,6 +117,17 @@ def _climbed(objective: Objective, parts: Parts) -> Objective:
         climbed.target = with_price_on_folds(climbed.target)
         return climbed
     return MeanObjective(with_price_on_folds(objective.target), ProposalLayout(rank=0, deterministic=True))
+
+
+def evidence_weight(target: Target) -> float:
+    """How often a number that an expert gives counts beside the images.
+
+    Their log-likelihood sums a correlation over all voxels, although those of a window share it: it counts each
+    independent piece of the images window³ times, and more where σ is smaller than in decision 8. With this weight,
+    marks of 1 mm are met to less than that; 30 or 1000 instead of 125 led to the same overlap of all structures.
+    """
+    likelihood = target.likelihood
+    return float(getattr(likelihood, "window", 1)) ** 3 * (0.5 / float(getattr(likelihood, "sigma", 0.5))) ** 2
 
 
 FOLD_PRICE = 1000.0

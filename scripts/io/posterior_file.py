@@ -30,8 +30,9 @@ from scripts.registration.transform import DisplacementTransform, VelocityTransf
 from scripts.summary.space import PairSpace
 
 FORMAT = "structured-sir posterior"
-VERSION = 3
-"""1: without `target`, `files` and `observations`. Read, but cannot be conditioned. 2: without `detail`."""
+VERSION = 4
+"""1: without `target`, `files` and `observations`. Read, but cannot be conditioned. 2: without `detail`. 3: without
+`steps`."""
 
 
 def rounded(raw: Tensor) -> Tensor:
@@ -64,6 +65,7 @@ class StoredPosterior:
         target: what the weights were made of, see :func:`~scripts.io.target_settings.target_settings`.
         files: paths of the files that were registered, by their roles.
         observations: what the proposal was conditioned on; None for nothing.
+        steps: `refine_steps` and `detail_steps` that led to the mean; empty if not known.
     """
 
     raw: Tensor
@@ -78,6 +80,7 @@ class StoredPosterior:
     target: dict[str, dict[str, Any]] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     observations: Observations | None = None
+    steps: dict[str, int] = field(default_factory=dict)
 
     def gaussian(self) -> StructuredGaussian:
         """The proposal, conditioned on the observations if there are any."""
@@ -130,6 +133,7 @@ def save_posterior(stored: StoredPosterior, path: str | Path) -> None:
         "target": stored.target,
         "files": stored.files,
         "observations": None if stored.observations is None else dict(vars(stored.observations)),
+        "steps": stored.steps,
     }
     for name in ("fixed", "moving", "work"):
         grid: Grid = getattr(space, name)
@@ -178,6 +182,7 @@ def load_posterior(path: str | Path, device: torch.device | str = "cpu") -> Stor
         content.get("target", {}),
         content.get("files", {}),
         Observations(**content["observations"]) if content.get("observations") else None,
+        content.get("steps", {}),
     )
 
 

@@ -21,6 +21,7 @@ from scripts.report.words import (
     ORDER,
     WEIGHT_ALONE,
     Level,
+    flat_weights,
     missed_volumes,
     mostly_missed,
     tail_shape,
@@ -103,6 +104,8 @@ def uncertainty_light(
         return Light(subject, "caution", "the uncertainty is rough, as few samples carry most of the weight")
     if ess is None or tail is None:
         return Light(subject, "unknown", "how many samples carry the uncertainty was not recorded")
+    if flat_weights(diagnostics):
+        return Light(subject, "good", "the uncertainty is what the model has learned from other brains")
     return Light(subject, "good", "the uncertainty rests on enough samples")
 
 

@@ -22,6 +22,7 @@ DICE_GAIN, DICE_LOW = 0.01, 0.5  # a smaller gain is hardly one; a lower overlap
 FOLDS_SOME, FOLDS_MANY = 0.1, 1.0  # percent of the voxels
 INVERSE_LIMIT = 0.1  # mm
 ESS_ALONE, ESS_FEW = 2.0, 10.0  # effective samples: one dominates, few count
+ESS_FLAT = 0.9  # share of the proposals that are effective: all count nearly alike
 WEIGHT_ALONE = 0.5  # of the largest weight
 STD_WIDE = 2.0  # mm, of half of the brain
 INTERVAL_WIDE = 0.2  # width of a 95 % interval in volumes
@@ -135,10 +136,21 @@ def _weights(diagnostics: Mapping[str, Any], findings: Findings) -> list[Caution
         text = "Nearly everything rests on a single sample, so the true uncertainty is larger than shown."
         text = f"{text}{size}{share} {advice}"
         return [Caution("poor", "One sample dominates", text)]
+    if flat_weights(diagnostics):
+        text = f"The effective sample size is {number(ess or 0.0, 2)}{of_total}: this pair's images hardly prefer any"
+        text += " sample to another. How far samples spread is what the model has learned from other brains, and"
+        text += " neither that size nor k̂ would warn of a spread that is wrong for this pair."
+        return [Caution("note", "The weights are nearly equal", text)]
     if ess is not None and ess < ESS_FEW:
         text = f"The weighted result is worth about {number(ess, 2)} independent samples{of_total}.{share} {advice}"
         return [Caution("caution", "Few samples count", text)]
     return []
+
+
+def flat_weights(diagnostics: Mapping[str, Any]) -> bool:
+    """Whether all proposals count nearly alike, so that figures about the weights say nothing."""
+    ess, total = finite(diagnostics.get("ess")), finite(diagnostics.get("num_proposals"))
+    return ess is not None and total is not None and ess > ESS_FLAT * total > ESS_FEW
 
 
 def _tail(diagnostics: Mapping[str, Any]) -> list[Caution]:

@@ -18,6 +18,8 @@ from scripts.io.grid import Grid
 from scripts.summary.result import LabelResult, StructureVolume
 from scripts.summary.space import PairSpace
 
+SEG35_AT_LEAST = 25
+"""So many different labels from 1 to 35 are taken for those of seg35."""
 MOST_STRUCTURES = 2000
 """More different values than this are no anatomical labels."""
 
@@ -37,9 +39,12 @@ def label_values(label_map: Tensor) -> list[int]:
 
 
 def structure_names(values: list[int], names: Mapping[int, str] | None = None) -> dict[int, str]:
-    """A name for each label: the given one, else that of seg35 if the map seems to be such a one, else its number."""
+    """A name for each label: the given one, else that of seg35 if the map seems to be such a one, else its number.
+
+    Small numbers alone do not make it seg35: maps of tissues have 1, 2, 3, and parts of FreeSurfer's have few above 35.
+    """
     given = dict(names or {})
-    seems_seg35 = len(values) > 2 and max(values) <= len(SEG35)
+    seems_seg35 = max(values) <= len(SEG35) and len(values) >= SEG35_AT_LEAST
     known = {number: label.name for number, label in SEG35.items()} if seems_seg35 else {}
     return {value: given.get(value) or known.get(value) or f"label {value}" for value in values}
 

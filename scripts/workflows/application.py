@@ -155,7 +155,7 @@ class Application:
             **{
                 "num_proposals": len(earlier.weights), "num_samples": len(earlier.resampled),
                 "seed": earlier.proposals.seed, "temperature": stored.temperature, "progress": self.progress,
-                **self.settings,
+                **stored.steps, **self.settings,
             }
         )  # fmt: skip
         return write_conditioned(

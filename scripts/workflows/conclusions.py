@@ -113,7 +113,7 @@ def _result(
         std_axes=np.stack(axes),
         log_jacobian=log_jacobian,
         fold_probability=folds,
-        brain=brain_mask(item["fixed_file"])[0].numpy(),
+        brain=(item["brain"] if "brain" in item else brain_mask(item["fixed_file"]))[0].numpy(),
         labels=None if labels is None else labels.result(),
         warnings=list(item.get("warnings", [])),
     )
@@ -151,6 +151,7 @@ def _diagnostics(
         "moving": stored.names[0],
         "fixed": stored.names[1],
         "alignment": item["alignment"].description,
+        "alignment_log_volume": float(np.log(abs(np.linalg.det(stored.space.alignment[:3, :3])))),
         "num_proposals": settings.num_proposals,
         "num_samples": settings.num_samples,
         "unique_samples": int(posterior.resampled.unique().numel()),

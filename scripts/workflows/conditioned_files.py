@@ -68,7 +68,7 @@ def write_conditioned(
         "device": str(device),
         "seconds": clock.seconds,
     }
-    with result_folder(folder, sources, overwrite) as part:
+    with result_folder(folder, sources, overwrite, keep=True) as part:
         with clock("writing"):
             write_result(given, result, part, fixed_header(sources["fixed"]))
         if report:

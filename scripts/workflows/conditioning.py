@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from scipy.stats import chi2
+from torch import Tensor
 
 from scripts.data.errors import DataError
+from scripts.data.fine import fine_key
 from scripts.data.loading import LoadVolumed
 from scripts.data.pair_again import pair_again_transforms
 from scripts.data.pair_input import FILE_KEYS
+from scripts.evidence.known import Known
 from scripts.evidence.landmarks import Landmarks
 from scripts.evidence.outline import Outline
 from scripts.gaussian import StructuredGaussian
@@ -22,15 +25,20 @@ from scripts.gaussian.stencil import CHANNELS
 from scripts.inference.chunks import chunk_that_fits
 from scripts.inference.conditioning import ConditionedGaussian
 from scripts.inference.discrepancy import LENGTHS_MM, condition
-from scripts.inference.observations import Observations
+from scripts.inference.objectives import MeanObjective
 from scripts.inference.proposals import sample_posterior
+from scripts.inference.refine import refine
 from scripts.io.grid import Grid
 from scripts.io.posterior_file import StoredPosterior
 from scripts.io.target_settings import make_target
+from scripts.networks.layout import ProposalLayout
+from scripts.registration.target import Target
 from scripts.registration.transform import DisplacementTransform
 from scripts.summary.result import RegistrationResult
+from scripts.summary.space import PairSpace
 from scripts.workflows.conclusions import conclude, model_window
 from scripts.workflows.progress import progress_of
+from scripts.workflows.register import detail_of
 from scripts.workflows.settings import Clock, Settings
 
 SURPRISING = 1e-3
@@ -86,7 +94,8 @@ def prepare_again(stored: StoredPosterior, files: Mapping[str, str]) -> dict[str
         if key in files or not key.endswith("label") or Path(path).exists()
     }
     space = stored.space
-    return dict(pair_again_transforms(space.fixed, space.moving, space.work, space.alignment)(paths))
+    fine = space.detail is not None
+    return dict(pair_again_transforms(space.fixed, space.moving, space.work, space.alignment, fine=fine)(paths))
 
 
 @torch.no_grad()
@@ -106,7 +115,8 @@ def condition_pair(
         item: the pair, see :func:`prepare_again`.
         stored: the registration's posterior.
         knowledge: what is known.
-        settings: numbers of proposals and samples, seed; temperature and scale are the registration's.
+        settings: numbers of proposals and samples, seed, steps of refinement and detail; temperature and scale are the
+            registration's.
         device: where to compute.
         label_names: of the moving label map's values.
         clock: gets the seconds of each part.
@@ -125,62 +135,112 @@ def condition_pair(
             "posterior: its fields are velocities, and where a point goes is not linear in a velocity; "
             "conditioning needs a model of displacements"
         )
-    proposal = stored.layout.gaussian(stored.raw)
-    with clock("conditioning"):
-        step = float(stored.space.work.spacing.mean()) * stored.space.factor
-        lengths = [length / step for length in LENGTHS_MM] if knowledge.discrepancy else []
-        parts, outline = _observations(item, stored, knowledge, proposal, lengths, folder)
-        observations = Observations.join(parts)
-        gaussian, discrepancy = condition(proposal, observations, lengths)
-        raw = stored.raw.clone()
-        raw[:, :CHANNELS] = gaussian.proposal.mean
     fixed, moving = (item[key].as_tensor()[None].to(device) for key in ("fixed", "moving"))
     mask = item["fixed_mask"].as_tensor()[None].to(device) if "fixed_mask" in item else None
     target = make_target(stored.target, stored.transform).to(device)
+    proposal, step = stored.layout.gaussian(stored.raw), float(stored.space.work.spacing.mean()) * stored.space.factor
+    with clock("conditioning"):
+        lengths = [length / step for length in LENGTHS_MM] if knowledge.discrepancy else []
+        known = _known(item, stored.space, knowledge, folder)
+        observations = known.given_to(proposal, lengths)
+        before = ConditionedGaussian(proposal, observations)  # the one that can be surprised
+        gaussian, discrepancy = condition(proposal, observations, lengths)
+        mean = gaussian.proposal.mean
+    if settings.refine_steps:
+        known, mean = _climb(item, known, gaussian.mean, target, (moving, fixed, mask), settings, device, clock)
+        with clock("conditioning"):
+            observations = known.around(mean)
+            gaussian = ConditionedGaussian(_moved(proposal, mean), observations)
+    raw = stored.raw.clone()
+    raw[:, :CHANNELS] = mean
     chunk = settings.chunk or chunk_that_fits(fixed[0, 0].numel(), device)
     with clock("proposals"), progress_of("proposals", settings.num_proposals, settings.progress) as advance:
         posterior = sample_posterior(
             gaussian, target, target.prepare(moving, fixed, mask)[0], num_proposals=settings.num_proposals,
             num_samples=settings.num_samples, temperature=stored.temperature, scale=stored.scale, seed=settings.seed,
-            chunk=chunk, progress=advance, evidence=None if outline is None else outline.log_correction,
+            chunk=chunk, progress=advance, evidence=None if known.outline is None else known.outline.log_correction,
         )  # fmt: skip
     given = StoredPosterior(
-        raw, stored.layout, stored.transform, stored.space, posterior, stored.temperature, stored.scale, stored.mean,
+        raw, stored.layout, stored.transform, known.space, posterior, stored.temperature, stored.scale, stored.mean,
         stored.names, stored.target, stored.files, observations,
+        {"refine_steps": settings.refine_steps, "detail_steps": settings.detail_steps},
     )  # fmt: skip
     result = conclude(item, given, (fixed, moving), settings, chunk, label_names, clock, model_window(target))
-    before = ConditionedGaussian(proposal, observations)  # the one that can be surprised
-    figures = _figures(knowledge, before, outline, stored, given)
+    figures = _figures(knowledge, before, known.outline, stored, given)
     figures["discrepancy_mm"] = 0.0 if discrepancy is None else discrepancy.amplitude * step / stored.space.factor
     figures["discrepancy_length_mm"] = None if discrepancy is None else discrepancy.length * step
+    figures["refine_steps"] = settings.refine_steps
     result.diagnostics["conditioning"] = figures
     result.warnings += _remarks(figures)
     return given, result
 
 
-def _observations(
+def _climb(
     item: Mapping[str, Any],
-    stored: StoredPosterior,
-    knowledge: Knowledge,
-    proposal: StructuredGaussian,
-    lengths: Sequence[float],
-    folder: Path | None,
-) -> tuple[list[Observations], Outline | None]:
-    """What is known, as observations of the field."""
-    parts = [] if knowledge.landmarks is None else [knowledge.landmarks.observations(stored.space)]
+    known: Known,
+    start: Tensor,
+    target: Target,
+    images: tuple[Tensor, Tensor, Tensor | None],
+    settings: Settings,
+    device: torch.device,
+    clock: Clock,
+) -> tuple[Known, Tensor]:
+    """Look for the mean once more, as the registration did, from where the evidence has put it.
+
+    What the evidence does to the proposal's mean reaches farther than what is known, through the columns of R and the
+    width of a discrepancy. The images have a say about all of that, so the mean climbs their posterior and the evidence
+    together; then, where the files are fine enough, the detail.
+
+    Args:
+        item: the pair.
+        known: the evidence.
+        start: the mean of the conditioned proposal, [1, 3, x, y, z].
+        target: the posterior of the images.
+        images: moving, fixed and the mask, [1, 1, X, Y, Z].
+        settings: `refine_steps` and `detail_steps`.
+        device: where to compute.
+        clock: gets the seconds.
+
+    Returns:
+        The evidence in the space of the new detail, and the new mean, [1, 3, x, y, z].
+    """
+    moving, fixed, mask = images
+    space = replace(known.space, detail=None)
+    objective = MeanObjective(target, ProposalLayout(rank=0, deterministic=True))
+    with clock("refinement"), progress_of("refining", settings.refine_steps, settings.progress) as advance:
+        mean = refine(
+            start, objective, moving, fixed, settings.refine_steps, mask=mask, progress=advance,
+            evidence=known.in_space(space).log_likelihood,
+        ).raw  # fmt: skip
+    if settings.detail_steps and fine_key("fixed") in item:
+        on_work = known.in_space(replace(space, factor=1))
+        with clock("detail"):
+            detail = detail_of(item, mean[0], space.factor, settings, device, on_work.log_likelihood)
+        space = replace(space, detail=detail.control_points.half().float())  # as posterior.pt keeps it
+    return known.in_space(space), mean
+
+
+def _moved(proposal: StructuredGaussian, mean: Tensor) -> StructuredGaussian:
+    """The proposal around another mean."""
+    moved = StructuredGaussian(mean, proposal.stencil_parameters, proposal.cov_factor, validate=False)
+    moved.cholesky = proposal.cholesky  # what is packed for its solves is used again
+    return moved
+
+
+def _known(item: Mapping[str, Any], space: PairSpace, knowledge: Knowledge, folder: Path | None) -> Known:
+    """What is known, in the space of the registration."""
     if knowledge.corrected_label is None:
-        return parts, None
+        return Known(space, knowledge.landmarks)
     if "moving_label" not in item:
         raise DataError("--corrected_label needs the moving image's own label map: name it with --moving_label")
-    corrected = _label_map(knowledge.corrected_label, "corrected_label", stored.space.fixed)
-    structures = list(knowledge.structures) or corrected_structures(corrected, folder, stored.space.fixed)
+    corrected = _label_map(knowledge.corrected_label, "corrected_label", space.fixed)
+    structures = list(knowledge.structures) or corrected_structures(corrected, folder, space.fixed)
     moving_label = item["moving_label"].as_tensor()[0].numpy()
     if not knowledge.structures:  # what the moving map does not have was not propagated, and cannot be corrected
         structures = [value for value in structures if (moving_label == value).any()]
         if not structures:
             raise DataError("corrected_label: none of its structures is in the moving label map")
-    outline = Outline(corrected, moving_label, structures, stored.space, knowledge.outline_std)
-    return [*parts, outline.condition(proposal, parts, lengths)], outline
+    return Known(space, knowledge.landmarks, Outline(corrected, moving_label, structures, space, knowledge.outline_std))
 
 
 def corrected_structures(corrected: np.ndarray, folder: Path | None, grid: Grid) -> list[int]:

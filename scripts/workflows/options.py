@@ -53,6 +53,33 @@ def check_options(config: str, build: str, debug: Any = False) -> None:
         _build(parser, build, shipped)
 
 
+def check_training_options(build: str) -> None:
+    """The same for trainings and evaluations, whose options are those of all YAML configs of this bundle together.
+
+    An option that the given configs refer to counts as known. Errors that are no person's show their traceback.
+
+    Args:
+        build: id of the object that the command runs.
+
+    Raises:
+        SystemExit: with code 1.
+    """
+    parser = _calling_parser()
+    with one_line_errors(False):
+        shipped: dict[str, Any] = {}
+        for path in sorted(CONFIGS.rglob("*.yaml")):
+            shipped |= {str(name).split("::")[0]: value for name, value in ConfigParser.load_config_file(path).items()}
+        check_names(parser.config, shipped)  # type: ignore[arg-type]
+    try:
+        parser.get_parsed_content(build)
+    except Exception as error:
+        cause = _cause(error)
+        if not isinstance(cause, EXPECTED):
+            raise
+        with one_line_errors(False):
+            raise cause from error
+
+
 def check_names(config: Mapping[str, Any], shipped: Mapping[str, Any]) -> None:
     """Refuse keys that are not in the shipped config and that nothing in this one refers to.
 

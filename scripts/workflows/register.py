@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -96,7 +96,7 @@ def register_predicted(
     if settings.detail_steps and fine_key("fixed") in item:
         mean = target.transform.control_points(layout.mean(raw))[0]  # type: ignore[operator]
         with clock("detail"):
-            detail = _find_detail(item, mean, space.factor, settings, device)
+            detail = detail_of(item, mean, space.factor, settings, device)
         space = replace(space, detail=detail.control_points.half().float())  # as posterior.pt keeps it
     gaussian = layout.gaussian(raw)
     pair = target.prepare(moving, fixed, mask)[0]
@@ -115,7 +115,7 @@ def register_predicted(
     names = (str(item["moving_name"]), str(item["fixed_name"]))
     stored = StoredPosterior(
         raw, layout, target.transform, space, posterior, temperature, scale, raw[0, :3], names,
-        target_settings(target),
+        target_settings(target), steps={"refine_steps": settings.refine_steps, "detail_steps": settings.detail_steps},
     )  # fmt: skip
     result = conclude(item, stored, (fixed, moving), settings, chunk, label_names, clock, model_window(target))
     if gain is not None:
@@ -125,14 +125,21 @@ def register_predicted(
     return stored, result
 
 
-def _find_detail(
-    item: Mapping[str, Any], mean: Tensor, factor: int, settings: Settings, device: torch.device
+def detail_of(
+    item: Mapping[str, Any],
+    mean: Tensor,
+    factor: int,
+    settings: Settings,
+    device: torch.device,
+    evidence: Callable[[Tensor], Tensor] | None = None,
 ) -> Detail:
-    """What the images of twice the resolution add to the mean's control points [3, x, y, z]."""
+    """What the images of twice the resolution add to the mean's control points [3, x, y, z]; evidence as of
+    :func:`~scripts.inference.detail.find_detail`.
+    """
     keys = {role: fine_key(role) for role in ("fixed", "moving", "fixed_mask")}
     images = {role: item[key].as_tensor()[None].to(device) for role, key in keys.items() if key in item}
     with progress_of("detail", settings.detail_steps, settings.progress) as advance:
         return find_detail(
             mean, images["fixed"], images["moving"], settings.detail_steps, factor=factor,
-            mask=images.get("fixed_mask"), progress=advance,
+            mask=images.get("fixed_mask"), progress=advance, evidence=evidence,
         )  # fmt: skip

@@ -20,10 +20,12 @@ import SimpleITK
 import torch
 from ignite.engine import Engine, Events
 from monai.engines import Evaluator
+from nibabel.filebasedimages import ImageFileError
 from torch import nn
 from tqdm import tqdm
 
 from scripts.data.errors import DataError
+from scripts.data.labels import SEG35
 from scripts.data.pair_input import FILE_KEYS
 from scripts.engines.checkpoint import load_network
 from scripts.inference.objectives import SIRObjective
@@ -59,7 +61,8 @@ class Registration(Evaluator):
         output_dir: one folder for each pair is made in it.
         ckpt_path: the network's weights; None if they are loaded already.
         settings: options of :class:`~scripts.workflows.settings.Settings`.
-        label_names: JSON file from label values to names; None for seg35's names where they fit.
+        label_names: `seg35`, `freesurfer`, or a JSON file from label values to names; None for seg35's names where
+            most of its labels are there.
         device: where to compute.
         report: write `report.html`.
         overwrite: replace earlier results of other files.
@@ -252,24 +255,38 @@ def _sentence(row: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
+NAMES = {
+    "seg35": {number: label.name for number, label in SEG35.items()},
+    "freesurfer": {label.freesurfer_id: label.name for label in SEG35.values()},
+}
+"""Tables of names that one can ask for instead of naming a file."""
+
+
 def read_names(path: str | None) -> dict[int, str]:
-    """Label names from a JSON file {"1": "name", …}; empty without a file.
+    """Label names from a JSON file {"1": "name", …}, or of `seg35` or `freesurfer`; empty without anything.
 
     Raises:
         DataError: when it cannot be read.
     """
     if given(path) is None:
         return {}
+    if path in NAMES:
+        return NAMES[path]
     try:
         content = json.loads(Path(str(path)).expanduser().read_text(encoding="utf-8"))
         return {int(key): str(value) for key, value in content.items()}
     except (OSError, ValueError, AttributeError) as error:
-        raise DataError(f'--label_names {path}: expected a JSON file such as {{"1": "name"}} ({error})') from error
+        raise DataError(
+            f'--label_names {path}: expected seg35, freesurfer, or a JSON file such as {{"1": "name"}} ({error})'
+        ) from error
 
 
 def fixed_header(path: str) -> Any:
     """The NIfTI header of the fixed file, whose codes the results keep; None for other formats."""
-    image: Any = nib.load(path)
+    try:
+        image: Any = nib.load(path)
+    except ImageFileError:
+        return None
     return image.header if isinstance(image, nib.Nifti1Image) else None
 
 

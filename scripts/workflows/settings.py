@@ -23,8 +23,8 @@ class Settings:
     Attributes:
         num_proposals: drawn and weighted (decision 13).
         num_samples: resampled of them.
-        temperature: T of the weights (decision 10); None for the one that `run calibration` left in the network's
-            weights, or 3 if it left none.
+        temperature: T of the weights (decision 10), 0 for all alike; None for the one that `run calibration` left in
+            the network's weights, or 3 if it left none.
         seed: of the proposals and everything else that is random.
         refine_steps: gradient steps on this pair before drawing; 0 for none.
         refine_parts: `mean`, or `all` for L and R as well.
@@ -55,8 +55,8 @@ class Settings:
         if self.seed >= 2**63:
             raise DataError(f"--seed must be below 2^63, got {self.seed}")
         known = self.temperature is not None
-        if known and not (isinstance(self.temperature, int | float) and 0 < self.temperature < math.inf):
-            raise DataError(f"--temperature must be a positive number, got {self.temperature!r}")
+        if known and not (isinstance(self.temperature, int | float) and 0 <= self.temperature < math.inf):
+            raise DataError(f"--temperature must be a number of at least 0, got {self.temperature!r}")
         if self.refine_parts not in get_args(Parts):
             raise DataError(f"--refine_parts must be {' or '.join(get_args(Parts))}, got {self.refine_parts!r}")
 

@@ -127,8 +127,8 @@ def write_result(stored: StoredPosterior, result: RegistrationResult, folder: Pa
         _write_maps(write, result, folder, header)
         write(write_displacement, folder / "displacement.nii.gz", result.displacement, grid, alignment)
         write(write_transform, folder / "transform.h5", result.displacement, grid, alignment)
-        total = total_inverse(inverse.field, grid, alignment)
-        write(write_displacement, folder / "inverse_displacement.nii.gz", total, grid)
+        total = total_inverse(inverse.field, grid, alignment, stored.space.moving)
+        write(write_displacement, folder / "inverse_displacement.nii.gz", total, stored.space.moving)
         write(write_inverse_transform, folder / "inverse_transform.h5", inverse.field, grid, alignment)
         for number, mode in enumerate(result.modes, start=1):
             name = folder / "modes" / f"mode{number}"
@@ -161,31 +161,37 @@ def _write_maps(write: Writers, result: RegistrationResult, folder: Path, header
     copy_rounded(result.log_jacobian, jacobian[..., 0])
     copy_volume(result.fold_probability, jacobian[..., 1])
     volume("warped.nii.gz", result.warped)
-    volume("uncertainty_std.nii.gz", std, "std mm: length, R, A, S")
-    volume("jacobian.nii.gz", jacobian, "mean log-Jacobian, probability of a fold")
+    volume("uncertainty_std.nii.gz", std, "std mm: all together, R, A, S")
+    volume("jacobian.nii.gz", jacobian, "log-Jacobian without alignment, folds")
     if result.labels is not None:
         volume("labels.nii.gz", result.labels.label)
         volume("label_probability.nii.gz", result.labels.probability)
         volume("label_entropy.nii.gz", result.labels.entropy, "nats")
 
 
-def total_inverse(field: np.ndarray, grid: Grid, alignment: np.ndarray) -> np.ndarray:
-    """φ⁻¹(y) − y at the fixed grid's voxels y: the inverse alignment first, then the inverse field there.
+def total_inverse(field: np.ndarray, grid: Grid, alignment: np.ndarray, moving: Grid) -> np.ndarray:
+    """φ⁻¹(y) − y at the moving grid's voxels y: the inverse alignment first, then the inverse field there.
+
+    On the moving grid, because φ⁻¹ takes points of the moving image: where the two files lie far from each other, the
+    fixed grid has none of them, and outside of a field others take it for zero.
 
     Args:
         field: inverse of the displacement without the alignment, [3, X, Y, Z], RAS mm.
         grid: of the fixed image.
         alignment: from fixed to moving RAS mm, (4, 4).
+        moving: grid of the moving image, (X', Y', Z').
 
     Returns:
-        shape [3, X, Y, Z], RAS mm.
+        shape [3, X', Y', Z'], RAS mm.
     """
-    if np.array_equal(alignment, np.eye(4)):
+    if np.array_equal(alignment, np.eye(4)) and moving.same_as(grid, 0.0):
         return field
     back = np.linalg.inv(alignment)
-    between = np.linalg.inv(grid.affine) @ back @ grid.affine
-    moved = [affine_transform(part, between[:3, :3], between[:3, 3], order=1, mode="nearest") for part in field]
-    return np.stack(moved).astype(np.float32) + affine_displacement(grid, back)
+    between = np.linalg.inv(grid.affine) @ back @ moving.affine
+    moved = [
+        affine_transform(part, between[:3, :3], between[:3, 3], moving.shape, order=1, mode="nearest") for part in field
+    ]
+    return np.stack(moved).astype(np.float32) + affine_displacement(moving, back)
 
 
 def write_json(content: Mapping[str, Any], path: Path) -> None:

@@ -66,3 +66,11 @@ def test_a_mask_stays_one():
 def test_only_where_both_files_are_fine_enough(fixed, moving, kept):
     item = KeepFined(2.0)({"fixed": smooth_image(fixed), "moving": smooth_image(moving)})
     assert ("fine_fixed" in item) == ("fine_moving" in item) == kept
+
+
+@pytest.mark.parametrize(
+    ("spacing", "kept"), [((1.0, 1.0, 1.0), True), ((1.5, 1.2, 1.5), True), ((0.5, 0.5, 5.0), False)]
+)
+def test_thick_slices_are_not_fine(spacing, kept):
+    image = volume(np.ones((6, 6, 6), np.float32), np.diag([*spacing, 1.0]))
+    assert (fine_key("fixed") in KeepFined(2.0)({"fixed": image, "moving": image})) == kept

@@ -191,3 +191,24 @@ def test_synthetic_items_are_painted():
     assert item["image"].shape == item["label"].shape == (1, 20, 24, 28)
     assert item["label"].dtype == torch.int32
     assert "synthetic" not in item
+
+
+@pytest.mark.parametrize("name", ["x.mgz", "x.mgh", "x.hdr", "x.img", "X.MGZ"])
+def test_other_formats_of_nibabel(tmp_path, name):
+    """FreeSurfer's volumes, and NIfTI in two files."""
+    kind = nib.MGHImage if "mg" in name.lower() else nib.Nifti1Pair
+    written = tmp_path / name.lower()
+    nib.save(kind(brain(0).astype(np.float32), AFFINE), written)
+    if name != name.lower():
+        written = written.rename(tmp_path / name)
+    volume = LoadVolumed(("image",))({"image": str(written)})["image"]
+    np.testing.assert_array_equal(volume[0], brain(0).astype(np.float32))
+    np.testing.assert_allclose(volume.affine, AFFINE, atol=1e-6)
+
+
+def test_what_is_resampled_to_larger_voxels_is_smoothed_first(tmp_path):
+    """A checkerboard of single voxels becomes gray, not a pattern of its own."""
+    board = (np.indices((16, 16, 16)).sum(0) % 2).astype(np.float32) + 1
+    path = write(tmp_path / "board.nii.gz", board, np.eye(4))
+    coarse = load_transforms(("image",), pixdim=2.0, percentile=None)({"image": str(path)})["image"]
+    assert float(coarse[0, 2:-2, 2:-2, 2:-2].std()) < 0.05

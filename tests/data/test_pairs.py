@@ -290,3 +290,18 @@ class TestRealData:
             assert item[role].shape == item[f"{role}_label"].shape == (1, 72, 80, 96)
             assert 0.9 < item[role].max() <= 1
             assert set(item[f"{role}_label"].unique().tolist()) <= {0, *SEG35}
+
+
+def test_training_takes_people_without_label_maps(tmp_path):
+    """One of four has none: no item has any, so that items of a batch fit together."""
+    folder = write_neurite(tmp_path, oasis(1, 2, 3, 4))
+    next(iter(sorted(folder.rglob("*seg35*")))).unlink()
+    with pytest.raises(DataError, match="label of"):
+        load_datalist(folder, "all")
+    people = load_datalist(folder, "all", require_labels=False)
+    loader = DataLoader(random_pairs(people), batch_size=4, collate_fn=list_data_collate)
+    batch = next(iter(loader))
+    assert batch["fixed"].shape[0] == 4
+    assert "fixed_label" not in batch
+    labeled = [person for person in people if "label" in person]
+    assert "fixed_label" in random_pairs(labeled)[0]

@@ -288,3 +288,11 @@ def test_from_a_config(tmp_path):
     )
     (summary,) = parser.get_parsed_content("evaluation", instantiate=True)
     assert summary["num_pairs"] == 2
+
+
+def test_refuses_other_scans_of_the_same_names(dataset, tmp_path):
+    evaluation(part(dataset, dataset.pairs[:1]), tmp_path).run()
+    for options, words in (({"roi_size": (24, 24, 24)}, "shape was"), ({"pixdim": 8.0}, "spacing was|shape was")):
+        other = PairDataset(dataset.subjects, load_transforms(**options), dataset.pairs[:1])
+        with pytest.raises(ResultsError, match=words):
+            evaluation(other, tmp_path).run()

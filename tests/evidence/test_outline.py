@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from scripts.data.errors import DataError
-from scripts.evidence.outline import Outline, outline_points, thin
+from scripts.evidence.outline import Outline, _DistanceMap, outline_points, thin
 from scripts.gaussian import Stencil, StructuredGaussian
 from scripts.inference.conditioning import ConditionedGaussian
 from scripts.inference.observations import Observations
@@ -115,3 +115,17 @@ def test_what_cannot_be_used_is_named():
         Outline(ball(), ball(value=6), [5], space())
     with pytest.raises(DataError, match="--outline_std"):
         Outline(ball(), ball(), [5], space(), std=0)
+
+
+def test_distances_to_thick_slices_are_those_to_their_faces():
+    grid = Grid((30, 30, 20), np.diag([1.0, 1.0, 3.0, 1.0]))
+    box = np.zeros(grid.shape, bool)
+    box[8:22, 8:22, 5:15] = True  # ends at 21.5 mm along x, at 43.5 mm along z
+    known = _DistanceMap(box, grid)
+    steps = np.array([-4, -1.5, 0, 1, 4, 7.5])
+    for axis, face in ((0, 21.5), (2, 43.5)):
+        points = np.tile([15.0, 15.0, 28.0], (len(steps), 1))
+        points[:, axis] = face + steps
+        (distance,), (gradient,) = known(points[None])
+        np.testing.assert_allclose(distance, steps, atol=1e-6)
+        np.testing.assert_allclose(gradient, np.eye(3)[[axis] * len(steps)], atol=1e-6)

@@ -4,7 +4,8 @@ from torch import nn
 
 from scripts.evaluation.folds import fold_percentage
 from scripts.inference.objectives import MeanObjective, SIRObjective, VariationalObjective
-from scripts.inference.refine import Refinement, refine, with_price_on_folds
+from scripts.inference.observations import Observations
+from scripts.inference.refine import Refinement, evidence_weight, refine, with_price_on_folds
 from scripts.networks import ProposalLayout
 from scripts.registration.prior import DiffusionPrior
 from scripts.registration.similarity import NCCLikelihood
@@ -157,3 +158,21 @@ def test_refinement_of_a_whole_evaluation(case):
 def test_a_refinement_that_is_none(options, message):
     with pytest.raises(ValueError, match=message):
         Refinement(**options)
+
+
+def test_what_is_known_is_climbed_together_with_the_images(case):
+    """The field is known at one place to be elsewhere than the images say: there it goes, and little else does."""
+    raw, objective, moving, fixed, _ = case
+    one = torch.full((1,), 3.0, dtype=torch.float64)
+    known = Observations(one[:, None].repeat(1, 3), torch.tensor([[1.0, 0, 0]]).double(), one - 1.0, one / 30)
+
+    def evidence(z):
+        return -0.5 * ((known.values - known.apply(z)[0]) / known.std).square().sum()
+
+    alone, both = (refine(raw, objective, moving, fixed, 40, evidence=e).raw[:, :3] for e in (None, evidence))
+    assert float(known.apply(both)) == pytest.approx(2.0, abs=0.15)
+    assert abs(float(known.apply(alone)) - 2.0) > 0.5
+    far = (both - alone)[..., 6:].abs().mean()
+    assert far < 0.2 * (both - alone)[..., 2:5, 2:5, 2:5].abs().mean()
+    assert evidence_weight(objective.target) == 125
+    assert evidence_weight(Target(NCCLikelihood(9, 0.25))) == 4 * 729

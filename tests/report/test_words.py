@@ -252,3 +252,12 @@ def test_fixed_labels_that_contradict_the_images_are_in_the_verdict(before, afte
     figures = changed(dice_before=before, dice_after=after)
     assert verdict(figures, FINDINGS, []).lights[0].level == level
     assert ("The labels do not fit well" in titles(figures)) == (level == "caution")
+
+
+def test_weights_that_are_nearly_equal_are_no_proof():
+    flat = changed(ess=1180.0, khat=-0.4, largest_weight=0.001, temperature=0.1)
+    result = verdict(flat, FINDINGS, [])
+    assert result.level == "good"
+    assert "learned from other brains" in result.sentence
+    assert "1,200" in text_of("The weights are nearly equal", flat)
+    assert "The weights are nearly equal" not in titles(changed(ess=600.0))

@@ -58,9 +58,14 @@ def test_a_structure_that_the_fixed_map_lacks_has_no_dice():
 
 
 def test_names_come_from_the_user_then_seg35_then_the_number():
-    assert structure_names([1, 2, 13], {2: "gray"}) == {1: "Left-Cerebral-White-Matter", 2: "gray", 13: "Brain-Stem"}
-    assert structure_names([1, 2, 1001]) == {1: "label 1", 2: "label 2", 1001: "label 1001"}
-    assert structure_names([1]) == {1: "label 1"}  # a mask of one structure is no seg35 map
+    names = structure_names(list(range(1, 31)), {2: "gray"})
+    assert (names[1], names[2], names[13]) == ("Left-Cerebral-White-Matter", "gray", "Brain-Stem")
+    assert structure_names([*range(1, 31), 1001])[1] == "label 1"
+
+
+@pytest.mark.parametrize("values", [[1], [1, 2, 3], [10, 11, 12, 13, 17, 18, 26]])
+def test_masks_tissues_and_parts_of_freesurfers_maps_are_not_taken_for_seg35(values):
+    assert structure_names(values) == {value: f"label {value}" for value in values}
 
 
 def test_maps_without_labels_or_with_too_many_are_refused():

@@ -295,3 +295,36 @@ def test_false_as_a_word_is_false(registered):
     assert Application(posterior, discrepancy="false").discrepancy is False
     with pytest.raises(DataError, match="--discrepancy must be true or false, got 'maybe'"):
         Application(posterior, discrepancy="maybe")
+
+
+def test_what_others_put_beside_a_conditioned_result_stays(registered, conditioned, tmp_path):
+    folder = conditioned[0]
+    marks = str(folder / "landmarks.csv")
+    apply(registered, tmp_path / "out", landmarks=marks)
+    (tmp_path / "out/corrected.nii.gz").write_text("mine")
+    apply(registered, tmp_path / "out", landmarks=marks, settings={"seed": 5})
+    assert (tmp_path / "out/corrected.nii.gz").read_text() == "mine"
+
+
+def test_a_registration_that_was_refined_is_refined_again_with_what_is_known(registered, pair, weights, tmp_path):
+    """Marks are met as well as without, and the images match better: they have a say about all the rest."""
+    files = {key: pair.files[key] for key in ("fixed", "moving")}
+    name = evaluator(tmp_path / "in", weights, refine_steps=4, **files).run()[0]["name"]
+    stored = load_posterior(tmp_path / "in" / name / "posterior.pt")
+    assert stored.steps["refine_steps"] == 4
+    write_landmarks(tmp_path / "l.csv", stored)
+    figures = {}
+    for steps in (None, 0):
+        out = tmp_path / f"out{steps}"
+        options = {"landmarks": str(tmp_path / "l.csv"), "landmark_std": 0.5}
+        apply(tmp_path / "in" / name, out, **options, settings={"refine_steps": steps})
+        figures[steps] = json.loads((out / "diagnostics.json").read_text())
+    assert figures[None]["conditioning"]["refine_steps"] == 4
+    assert "refinement" not in figures[0]["seconds"]
+    assert figures[None]["ncc_after"] > figures[0]["ncc_after"]
+    for part in figures.values():
+        errors = part["conditioning"]
+        assert np.mean(errors["landmark_error_after_mm"]) < 0.3 * np.mean(errors["landmark_error_before_mm"])
+    given = load_posterior(tmp_path / "outNone/posterior.pt")
+    total = sum(count * points for _, count, points in given.samples()) / len(given.posterior.resampled)
+    torch.testing.assert_close(total, given.mean, rtol=1e-4, atol=1e-4)

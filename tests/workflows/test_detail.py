@@ -121,3 +121,26 @@ def test_files_as_coarse_as_the_model_have_none(pair, weights, tmp_path):
     files = {role: pair.files[role] for role in ("fixed", "moving")}
     rows = evaluator(tmp_path, weights, **files, detail_steps=STEPS).run()
     assert "detail_steps" not in figures(tmp_path / rows[0]["name"])
+
+
+def test_conditioning_looks_for_the_detail_again(results, tmp_path):
+    """A mark that is 8 mm off: the detail is another one then, and the mark is met with it."""
+    stored = load_posterior(results[0] / "posterior.pt")
+    point = np.array([[4.0, 2, 3]])
+    there = stored.space.align(point + stored.space.displacement_at(stored.mean.numpy(), point))
+    there[:, 0] += 8
+    header = "fixed_x,fixed_y,fixed_z,moving_x,moving_y,moving_z"
+    (tmp_path / "marks.csv").write_text(f"{header}\n{','.join(map(str, [*point[0], *there[0]]))}\n")
+    Application(
+        str(results[0] / "posterior.pt"), output_dir=str(tmp_path / "out"), progress=False, report=False,
+        landmarks=str(tmp_path / "marks.csv"), landmark_std=0.5, settings={"refine_steps": 12},
+    ).run()  # fmt: skip
+    given = load_posterior(tmp_path / "out/posterior.pt")
+    assert float((given.space.detail - stored.space.detail).abs().max()) > 0.01
+    transform = sitk.ReadTransform(str(tmp_path / "out/transform.h5"))
+    reached = np.array(transform.TransformPoint((point[0] * [-1, -1, 1]).tolist())) * [-1, -1, 1]
+    assert np.linalg.norm(reached - there[0]) < 2.0
+    said = figures(tmp_path / "out")
+    assert said["conditioning"]["landmark_error_after_mm"][0] == pytest.approx(
+        np.linalg.norm(reached - there[0]), abs=0.5
+    )

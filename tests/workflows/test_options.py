@@ -64,7 +64,7 @@ def refused(capsys, name: str, **settings: Any) -> str:
         ({"ncc_window": 4}, "--ncc_window 4"),
         ({"ncc_window": 5.0}, "--ncc_window must be a whole number, got 5.0"),
         ({"prior_weight": -1}, "--prior_weight -1"),
-        ({"temperature": -1}, "--temperature must be a positive number, got -1"),
+        ({"temperature": -1}, "--temperature must be a number of at least 0, got -1"),
         ({"rank": "x"}, "--rank must be a whole number, got 'x'"),
         ({"rank": -1}, "--rank -1"),
         ({"initial_std": 0}, "--initial_std 0"),
@@ -170,3 +170,25 @@ def test_a_device_that_computes_is_usable():
     assert usable_device("cpu") == torch.device("cpu")
     with pytest.raises(DataError, match="meta"):
         usable_device("meta")
+
+
+def refused_training(capsys, *files: str, **settings: Any) -> str:
+    configs = [str(ROOT / "configs" / f"{name}.yaml") for name in ("train", *files)]
+    run_id = {"evaluate": "evaluation", "calibrate": "calibration"}.get((files or ("",))[-1], "training")
+    options = {"bundle_root": str(ROOT), **settings}
+    workflow = ConfigWorkflow(config_file=configs, run_id=run_id, logging_file=False, **options)
+    workflow.initialize()
+    with pytest.raises(SystemExit) as caught:
+        workflow.run()
+    assert caught.value.code == 1
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_wrong_option_of_a_training_is_named_before_it_starts(capsys, tmp_path):
+    where = {"output_dir": str(tmp_path / "out")}
+    message = refused_training(capsys, learnin_rate=1, **where)
+    assert message == "error: unknown option --learnin_rate; did you mean --learning_rate?"
+    message = refused_training(capsys, "evaluate", refine_step=1, **where)
+    assert message == "error: unknown option --refine_step; did you mean --refine_steps?"
+    assert "does not exist" in refused_training(capsys, dataset_dir="/nowhere", **where)
+    assert "there is no such file" in refused_training(capsys, "evaluate", "calibrate", **where)

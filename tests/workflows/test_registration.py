@@ -11,7 +11,10 @@ import pytest
 import SimpleITK as sitk  # noqa: N813
 import torch
 from nibabel.orientations import axcodes2ornt, io_orientation, ornt_transform
+from scipy.ndimage import binary_fill_holes
 
+from scripts.io.posterior_file import load_posterior
+from scripts.workflows.registration import fixed_header, read_names
 from scripts.workflows.writing import OWN
 from tests.workflows.conftest import SPACING, evaluator
 
@@ -226,6 +229,18 @@ def test_alignment_is_part_of_the_transforms(pair, weights, tmp_path):
     there, back = (sitk.ReadTransform(str(folder / f"{name}transform.h5")) for name in ("", "inverse_"))
     point = (3.0, -4.0, 5.0)
     np.testing.assert_allclose(back.TransformPoint(there.TransformPoint(point)), point, atol=0.3)
+    # The inverse as a field of displacements serves the whole moving head, wherever that lies.
+    field = sitk.ReadImage(str(folder / "inverse_displacement.nii.gz"), sitk.sitkVectorFloat64)
+    image = sitk.ReadImage(far)
+    assert field.GetSize() == image.GetSize()
+    dense = sitk.DisplacementFieldTransform(field)
+    inside = np.argwhere(sitk.GetArrayFromImage(image) > 0)[::97, ::-1]
+    points = [image.TransformIndexToPhysicalPoint(index.tolist()) for index in inside]
+    error = [np.linalg.norm(np.subtract(dense.TransformPoint(p), back.TransformPoint(p))) for p in points]
+    assert np.mean(error) < 0.1
+    assert json.loads((folder / "diagnostics.json").read_text())["alignment_log_volume"] == pytest.approx(
+        np.log(abs(np.linalg.det(load_posterior(folder / "posterior.pt").space.alignment[:3, :3])))
+    )
 
 
 def test_an_lps_copy_of_an_image_registers_to_the_identity(pair, weights, tmp_path):
@@ -345,3 +360,35 @@ def test_the_judgement_is_that_of_the_report(pair, weights, tmp_path):
     judgement = json.loads((folder / "diagnostics.json").read_text())["judgement"]
     assert "volumes are outside of their intervals" in judgement
     assert judgement in (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_mask_says_where_the_brain_of_the_report_is(pair, weights, tmp_path, monkeypatch):
+    """A head in a bright box: with the brain's mask, figures about the brain are not those of the box."""
+    image = nib.load(pair.files["fixed"])
+    values = image.get_fdata(dtype=np.float32)
+    mask = pair.write("mask", (values > 0).astype(np.uint8), image.affine)
+    head = pair.write("head", np.where(values > 0, values, 0.5).astype(np.float32), image.affine)
+    seen = []
+    monkeypatch.setattr(
+        "scripts.workflows.registration.write_result", lambda stored, result, *rest: seen.append(result)
+    )
+    run(tmp_path, weights, fixed=head, fixed_mask=mask, moving=pair.files["moving"])
+    np.testing.assert_array_equal(seen[0].brain, binary_fill_holes(values > 0))
+
+
+def test_all_samples_count_alike_at_temperature_0(pair, weights, tmp_path):
+    folder = run(tmp_path, weights, fixed=pair.files["fixed"], moving=pair.files["moving"], temperature=0.0)
+    figures = json.loads((folder / "diagnostics.json").read_text())
+    assert figures["ess"] == pytest.approx(figures["num_proposals"])
+
+
+def test_the_header_of_what_is_no_nifti_is_none(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((3, 3, 3)))
+    assert fixed_header(str(tmp_path / "x.npy")) is None
+    nib.save(nib.MGHImage(np.zeros((3, 3, 3), np.float32), np.eye(4)), tmp_path / "x.mgz")
+    assert fixed_header(str(tmp_path / "x.mgz")) is None
+
+
+@pytest.mark.parametrize(("name", "number"), [("seg35", 14), ("freesurfer", 17)])
+def test_tables_of_names_can_be_asked_for(name, number):
+    assert read_names(name)[number] == "Left-Hippocampus"

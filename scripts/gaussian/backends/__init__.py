@@ -29,6 +29,8 @@ def _load(name: str) -> ModuleType | ImportError:
         return importlib.import_module(f"{__name__}.{name}")
     except ImportError as error:
         return error
+    except RuntimeError as error:  # numba: no place for its cache
+        return ImportError(str(error))
 
 
 def solver(device: torch.device, name: str | None = None) -> ModuleType:

@@ -30,7 +30,7 @@ def compiled(name: str, *tensors: Tensor) -> ModuleType | None:
 def _load(name: str) -> ModuleType | None:
     try:
         return importlib.import_module(f"{__name__}.{name}")
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:  # the latter: no place for numba's cache
         message = f"{name} is not available ({error}); registering with slower torch operations"
         warnings.warn(message, BackendWarning, stacklevel=4)
         return None
