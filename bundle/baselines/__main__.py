@@ -46,12 +46,17 @@ def main(arguments: list[str] | None = None) -> None:
         "--set", action="append", default=[], type=option, metavar="KEY=VALUE", help="bundle: override inference.json"
     )
     parser.add_argument("--preset", default=None, help="bundle: a file of configs/presets, such as one_mm")
+    parser.add_argument(
+        "--samples", action="store_true", help="bundle: score its samples, too: calibration, Oracle, volumes"
+    )
     chosen = parser.parse_args(arguments)
     folder = chosen.output_dir or f"output/baselines/{chosen.method}"
     known = filed_pairs(*chosen.filed.split("/")) if chosen.filed else ()
     dataset = pairs_of(chosen.dataset_dir, chosen.split, chosen.split_file or None, chosen.num_pairs, known=known)
     try:
-        summary = run(chosen.method, make(chosen.method, dict(chosen.set), chosen.preset), dataset, folder)
+        summary = run(
+            chosen.method, make(chosen.method, dict(chosen.set), chosen.preset, chosen.samples), dataset, folder
+        )
     except ModuleNotFoundError as error:
         raise SystemExit(f"{error}; install it by: pip install -r bundle/baselines/requirements.txt") from error
     structures, pairs = summary["structures"], summary["pairs"]

@@ -24,6 +24,7 @@ from torch import Tensor
 from scripts.io.grid import Grid
 from scripts.io.itk import read_displacement
 from scripts.io.nifti import write_volume
+from scripts.io.posterior_file import StoredPosterior, load_posterior
 from scripts.workflows.writing import DIAGNOSTICS
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +38,7 @@ class Registered(NamedTuple):
     ddf: Tensor  # [3, X, Y, Z], voxels of the array's axes, from the fixed to the moving image
     seconds: float  # of processor time for the registration alone, so that other work on the machine does not count
     around: float = 0.0  # of processor time for what this bundle does around it: reading, checks, maps, files
+    posterior: StoredPosterior | None = None  # of this bundle, if its samples are to be scored
 
 
 Method = Callable[[MetaTensor, MetaTensor], Registered]
@@ -126,10 +128,11 @@ class Bundle:
     Args:
         options: overrides of configs/inference.json.
         preset: name of a file in configs/presets that overrides it before them.
+        samples: keep the posterior, so that its samples can be scored.
     """
 
-    def __init__(self, options: Mapping[str, Any], preset: str | None = None) -> None:
-        self.options, self.preset = dict(options), preset
+    def __init__(self, options: Mapping[str, Any], preset: str | None = None, samples: bool = False) -> None:
+        self.options, self.preset, self.samples = dict(options), preset, samples
         names = ["configs/inference.json", *([f"configs/presets/{preset}.json"] if preset else [])]
         self.configs = [str(ROOT / name) for name in names]
 
@@ -140,7 +143,8 @@ class Bundle:
         parser.update({"bundle_root": str(ROOT), **self.options})
         with Path(parser.get_parsed_content("ckpt_path")).open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
-        return {"options": self.options, "preset": self.preset, "weights": digest}
+        settings = {"options": self.options, "preset": self.preset, "weights": digest}
+        return {**settings, "samples": True} if self.samples else settings
 
     def __call__(self, fixed: MetaTensor, moving: MetaTensor) -> Registered:
         """The registration, and all around it but the report: processor time, by their shares of the clock."""
@@ -166,14 +170,15 @@ class Bundle:
             (field,) = folder.glob("out/*/displacement.nii.gz")
             parts = json.loads((field.parent / DIAGNOSTICS).read_text(encoding="utf-8"))["seconds"]
             own = seconds * sum(parts.get(part, 0.0) for part in REGISTERING) / sum(parts.values())
-            return Registered(_voxels(*read_displacement(field)), own, seconds - own)
+            stored = load_posterior(field.parent / "posterior.pt") if self.samples else None
+            return Registered(_voxels(*read_displacement(field)), own, seconds - own, stored)
 
 
-def make(name: str, options: Mapping[str, Any] | None = None, preset: str | None = None) -> Any:
-    """The method of this name, one of ``NAMES``; options and preset are those of :class:`Bundle`."""
+def make(name: str, options: Mapping[str, Any] | None = None, preset: str | None = None, samples: bool = False) -> Any:
+    """The method of this name, one of ``NAMES``; the other arguments are those of :class:`Bundle`."""
     if name == "bundle":
-        return Bundle(options or {}, preset)
-    if options or preset:
+        return Bundle(options or {}, preset, samples)
+    if options or preset or samples:
         raise SystemExit(f"only the bundle itself has options here, not {name}")
     return {
         "unregistered": Unregistered,

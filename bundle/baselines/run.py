@@ -12,6 +12,7 @@ from monai.data import list_data_collate
 from tqdm import tqdm
 
 from bundle.baselines.methods import Registered
+from bundle.baselines.samples import VOLUMES_FILE, append_volumes, score_samples
 from scripts.data.datalist import load_datalist, subject_pairs
 from scripts.data.labels import SCORED
 from scripts.data.pairs import PairDataset
@@ -90,7 +91,12 @@ def run(name: str, method: Any, dataset: PairDataset, output_dir: str | Path, pr
                 item = dataset[index]
                 with torch.enable_grad():  # ConvexAdam optimizes by gradients
                     registered = method(item["fixed"], item["moving"])
-                store.add(score(registered, LabeledPair.from_batch(list_data_collate([item]))))
+                pair = LabeledPair.from_batch(list_data_collate([item]))
+                result = score(registered, pair)
+                if registered.posterior is not None:
+                    result, volumes = score_samples(result, registered.posterior, pair)
+                    append_volumes(store.folder / VOLUMES_FILE, volumes)
+                store.add(result)
                 bar.set_postfix(dice=f"{store.results[-1].pair['dice_mean']:.4f}", refresh=False)
             bar.update()
     summary = summarize_results(store.results)

@@ -38,6 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
     commands.add_parser("check", help="exit code 1 if a table is not what the CSV files give")
     adding = commands.add_parser("add", help="take in the folder of an evaluation")
     adding.add_argument("--group", choices=GROUPS, required=True)
+    adding.add_argument("--untimed", action="store_true", help="leave its seconds out: they are of another machine")
     adding.add_argument("--merge", action="store_true", help="keep the filed pairs that the folder does not have")
     training = commands.add_parser("training", help="take in a training's validation.csv")
     for command in (adding, training):
@@ -48,7 +49,7 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     try:
         if chosen.command == "add":
-            added = add(chosen.folder, chosen.group, chosen.name, merge=chosen.merge)
+            added = add(chosen.folder, chosen.group, chosen.name, merge=chosen.merge, untimed=chosen.untimed)
             print("\n".join(str(path) for path in added))
         elif chosen.command == "training":
             target = FOLDER / "training" / f"{chosen.name}.csv"

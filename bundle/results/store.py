@@ -10,6 +10,7 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from scripts.evaluation.pair_result import PAIR_SCORES, STRUCTURE_SCORES, PairResult
@@ -112,7 +113,9 @@ def filed_pairs(group: str, name: str, folder: Path = FOLDER) -> set[tuple[str, 
     return {(result.fixed, result.moving) for result in read(folder / group, name)}
 
 
-def add(source: Path, group: str, name: str, folder: Path = FOLDER, merge: bool = False) -> list[Path]:
+def add(
+    source: Path, group: str, name: str, folder: Path = FOLDER, merge: bool = False, untimed: bool = False
+) -> list[Path]:
     """Cut the committed files from a folder of results; returns their paths.
 
     Args:
@@ -121,6 +124,7 @@ def add(source: Path, group: str, name: str, folder: Path = FOLDER, merge: bool 
         name: of the files.
         folder: of all groups.
         merge: keep the pairs that are filed already and that the source does not have.
+        untimed: leave the source's seconds out: they are of another machine than the other rows.
 
     Raises:
         ResultsError: when the folder holds no complete pair.
@@ -128,6 +132,9 @@ def add(source: Path, group: str, name: str, folder: Path = FOLDER, merge: bool 
     results = list(read_results(source))
     if not results:
         raise ResultsError(f"{source} holds no complete pair: is it the folder of an evaluation?")
+    if untimed:
+        nothing = dict.fromkeys((score for score in PAIR_SCORES if score.startswith("seconds")), math.nan)
+        results = [replace(result, pair={**result.pair, **nothing}) for result in results]
     if merge and filed_pairs(group, name, folder):
         new = {(result.fixed, result.moving) for result in results}
         results += [old for old in read(folder / group, name) if (old.fixed, old.moving) not in new]

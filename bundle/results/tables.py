@@ -57,8 +57,9 @@ def model_table(group: Group, names: Sequence[str], kind: str) -> str:
 
 
 def seconds(results: Sequence[PairResult]) -> float:
-    """Median seconds of a registration: network and proposals; of a tool, all it does."""
-    return statistics.median(result.pair["seconds_network"] + result.pair["seconds_proposals"] for result in results)
+    """Median seconds of a registration where they were taken: network and proposals; of a tool, all it does."""
+    taken = [result.pair["seconds_network"] + result.pair["seconds_proposals"] for result in results]
+    return statistics.median(known) if (known := [value for value in taken if math.isfinite(value)]) else math.nan
 
 
 def own_rows(variants: Group, refined: Group, shipped: Group) -> dict[str, Sequence[PairResult]]:

@@ -50,6 +50,8 @@ class Scores(NamedTuple):
 
 
 COLUMNS = ("Network alone", "Trained longer", "Refined")
+ALONE = ("fast", "fine")
+"""Of the 1 mm rows, those without refinement."""
 
 
 def targets_table(variants: Group, longer: Group, refined: Group, baselines: Group, one_mm: Group, timed: Group) -> str:
@@ -61,7 +63,8 @@ def targets_table(variants: Group, longer: Group, refined: Group, baselines: Gro
         }
         for group in (variants, longer, refined)
     ]
-    columns[-1] |= {line.wanted: line for line in at_one_mm(one_mm, timed)}
+    for column, names in ((columns[0], ALONE), (columns[-1], [name for name in ONE_MM if name not in ALONE])):
+        column |= {line.wanted: line for line in at_one_mm(one_mm, timed, names)}
     wanted = list(dict.fromkeys(name for column in columns for name in column))
     if not wanted:
         return NOTHING
@@ -145,12 +148,18 @@ def velocity(variants: Group) -> list[Target]:
     return lines
 
 
-def at_one_mm(one_mm: Group, timed: Group) -> list[Target]:
-    """The bundle on 1 mm files against ConvexAdam: Dice, and a fraction of its time where both were timed."""
+def at_one_mm(one_mm: Group, timed: Group, names: Sequence[str] = ONE_MM) -> list[Target]:
+    """The bundle on 1 mm files against ConvexAdam: Dice, and a fraction of its time where both were timed.
+
+    Args:
+        one_mm: results of 1 mm files.
+        timed: those that were timed in one go.
+        names: rows of this bundle's own.
+    """
     if "convexadam" not in one_mm:
         return []
     lines = []
-    for name in ONE_MM:
+    for name in names:
         if name not in one_mm:
             continue
         own, other = common(one_mm[name], one_mm["convexadam"])

@@ -201,7 +201,7 @@ def _score(
 
     spacing = mean.new_tensor(pair.voxel_mm).reshape(3, 1, 1, 1)
     total_variance = (moments.variance[0] * spacing.square()).sum(0)  # [X, Y, Z], mm²
-    ribbons, curves = _score_ribbons(samples, total_variance / 3, truth, radius)
+    ribbons, curves = score_ribbons(samples, total_variance / 3, truth, radius)
 
     brain = truth > 0 if bool((truth > 0).any()) else pair.fixed[0, 0] > 0
     window = getattr(target.likelihood, "window", 9)
@@ -223,7 +223,7 @@ def _score(
     return PairResult(*pair.names, labels, structures, scores, curves)
 
 
-def _score_ribbons(
+def score_ribbons(
     samples: LabelSamples, variance: Tensor, truth: Tensor, radius: int
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """Calibration of every structure in its ribbon, and the curves of all together.
