@@ -45,7 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--work_dir", type=Path, default=Path("output/comparison"))
     parser.add_argument("--variants", default=",".join((*VARIANTS, *ENSEMBLE, *SENSITIVITY)), help="comma-separated")
     parser.add_argument("--kept", action="store_true", help="train nothing, take the weights in models/variants")
-    parser.add_argument("--refined", default="all", help="variants to evaluate with refinement too, or none")
+    parser.add_argument(
+        "--refined", help="variants to evaluate with refinement too, or none; by default all of the group variants"
+    )
     parser.add_argument("--num_pairs", type=int, default=16, help="test pairs, the same for all")
     parser.add_argument("--proposals", type=int, default=400, help="drawn for each pair in the evaluation")
     parser.add_argument("--group", default="variants", help="of docs/results to file the networks alone under")
@@ -66,7 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 keep_weights(work / variant / "last.pt", WEIGHTS / f"{variant}.pt")
             if not is_member(variant):
                 evaluate(variant, variant, folders[0], work, chosen.num_pairs, chosen.proposals, group=chosen.group)
-    also_refined = variants if chosen.refined == "all" else chosen.refined.split(",")
+    by_default = "all" if chosen.group == "variants" else "none"
+    also_refined = variants if (chosen.refined or by_default) == "all" else str(chosen.refined).split(",")
     for variant in variants:
         if variant in also_refined and not is_member(variant):
             with claimed(work / f"{variant}.lock") as mine:

@@ -31,6 +31,7 @@ EXPRESSIONS = {
     "$@bundle_root + '/output/one_mm'",
     "$@output_dir + '/start.pt'",
     "$@bundle_root + '/models/model_1mm.pt'",
+    "$@bundle_root + '/models/variants/s_lc_10l.pt'",
     "$torch.device('cuda:0' if torch.cuda.is_available() else 'cpu')",
     "$@network_def.to(@device)",
     "$@network_def.weight_scale",

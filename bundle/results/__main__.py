@@ -6,6 +6,7 @@
                                                                    take in an evaluation's folder
     python -m bundle.results training RUN --name s_lc_10l          take in a training's validation.csv
     python -m bundle.results calibration FOLDER                    take in what `run calibration` reported
+    python -m bundle.results volumes FOLDER                        take in the volumes of `bundle.baselines --samples`
 
 Groups are variants (2 mm, the models of `bundle.comparison`, the networks alone), longer (some of them, trained for
 three times as many steps), refined (the variants with refinement), shipped (2 mm, models/model.pt: `model` as the
@@ -22,9 +23,11 @@ import shutil
 import sys
 from pathlib import Path
 
+from bundle.baselines.samples import VOLUMES_FILE
 from bundle.results.pages import PAGES, outdated, update
 from bundle.results.pictures import draw_all
 from bundle.results.store import FOLDER, GROUPS, add
+from bundle.results.volumes import FILE
 from scripts.evaluation.results import ResultsError
 from scripts.io.atomic import write_text
 
@@ -45,7 +48,9 @@ def main(arguments: list[str] | None = None) -> None:
         command.add_argument("folder", type=Path)
         command.add_argument("--name", required=True, help="of the files, such as s_lc_10l")
     calibration = commands.add_parser("calibration", help="take in what `run calibration` reported")
-    calibration.add_argument("folder", type=Path)
+    volumes = commands.add_parser("volumes", help="take in the volumes of `bundle.baselines bundle --samples`")
+    for command in (calibration, volumes):
+        command.add_argument("folder", type=Path)
     chosen = parser.parse_args(arguments)
     try:
         if chosen.command == "add":
@@ -57,6 +62,8 @@ def main(arguments: list[str] | None = None) -> None:
             print(shutil.copyfile(chosen.folder / "validation.csv", target))
         elif chosen.command == "calibration":
             take_calibration(chosen.folder)
+        elif chosen.command == "volumes":
+            print(shutil.copyfile(chosen.folder / VOLUMES_FILE, FOLDER / FILE))
         elif chosen.command == "check":
             if pages := outdated():
                 sys.exit(f"not what the CSV files give: {', '.join(map(str, pages))}; run python -m bundle.results")

@@ -1,4 +1,4 @@
-"""Tables inside of pages: what stands between two markers is made from the CSV files, the rest is written by people.
+"""Tables inside of pages: what stands between two markers is made from the CSV files, the rest stays as it is.
 
 <!-- table: accuracy -->
 …
@@ -29,6 +29,7 @@ from bundle.results.tables import (
     tool_table,
 )
 from bundle.results.targets import targets_table
+from bundle.results.volumes import FILE, volume_table
 from scripts.io.atomic import write_text
 
 PAGES = (Path("docs/results.md"), Path("docs/README.md"))
@@ -63,6 +64,7 @@ def tables(folder: Path = FOLDER) -> dict[str, Callable[[], str]]:
         "perturbed": lambda: perturbed_table(perturbed, shipped.get(SHIPPED)),
         "fitted_temperature": lambda: temperature_table(folder / "calibration.json"),
         "targets": lambda: targets_table(variants, longer, refined, baselines, one_mm, timed),
+        "volumes": lambda: volume_table(folder / FILE),
         "figures": lambda: links(folder),
         "performance": lambda: performance_table(shipped, one_mm),
     }

@@ -26,7 +26,8 @@ CAPTIONS = {
     "ause": "Area under the sparsification error, by label entropy, by structure.",
     "training": "Training stability on the validation pairs: Dice, displacement variance, share of effective samples.",
     "examples": "Samples of two test pairs as points, larger if drawn more often. Left: where the Oracle gains most. "
-    "Right: where the fields fall most clearly into two groups, in the plane of their first two principal components.",
+    "Right: where the fields come nearest to two groups (the title says whether they are distinct), in the plane of "
+    "their first two principal components.",
 }
 
 

@@ -178,12 +178,11 @@ def temperature_table(path: Path) -> str:
 
 def performance_table(shipped: Group, one_mm: Group) -> str:
     """The model card's summary of the shipped weights."""
-    rows = []
+    rows, scores = [], (("dice_mean", 3), ("dice_oracle", 3), ("ause_label", 4), ("ece", 4))
     for name, note in ((SHIPPED, ""), (UNREFINED, ", without refinement")):
         if name not in shipped:
             continue
         summary = summarize_results(shipped[name])
-        scores = (("dice_mean", 3), ("dice_oracle", 3), ("ause_label", 4), ("ece", 4))
         numbers = [f"{summary['structures'][score]['mean']:.{digits}f}" for score, digits in scores]
         before, folds = (summary["pairs"][score]["mean"] for score in ("dice_before", "fold_mean"))
         rows.append([f"2 mm{note}", str(summary["num_pairs"]), f"{before:.3f}", *numbers, f"{folds:.3f}"])
@@ -191,9 +190,12 @@ def performance_table(shipped: Group, one_mm: Group) -> str:
         if name in one_mm:
             summary = summarize_results(one_mm[name])
             before, folds = (summary["pairs"][score]["mean"] for score in ("dice_before", "fold_mean"))
-            dice = f"{summary['structures']['dice_mean']['mean']:.3f}"
-            cells = [f"{before:.3f}", dice, "–", "–", "–", f"{folds:.3f}"]
-            rows.append([f"1 mm files, {title(name)}", str(summary["num_pairs"]), *cells])
+            own = summary["structures"]
+            sampled = math.isfinite(own["ece"]["mean"])
+            numbers = [f"{own[s]['mean']:.{d}f}" if sampled or s == "dice_mean" else "–" for s, d in scores]
+            rows.append(
+                [f"1 mm files, {title(name)}", str(summary["num_pairs"]), f"{before:.3f}", *numbers, f"{folds:.3f}"]
+            )
     if not rows:
         return NOTHING
     header = ["Scans", "Pairs", "DSC before", "DSC", "Oracle DSC", "AUSE_label", "ECE", "Fold %"]

@@ -12,6 +12,7 @@ from monai.data import MetaTensor, list_data_collate
 from bundle.baselines.__main__ import main, option
 from bundle.baselines.methods import NAMES, Registered, Unregistered, _voxels, make
 from bundle.baselines.run import pairs_of, run, score
+from bundle.baselines.samples import append_volumes, read_volumes, score_samples
 from scripts.data.pairs import PairDataset
 from scripts.data.synthetic import synthesize_subject
 from scripts.data.transforms import load_transforms
@@ -20,6 +21,7 @@ from scripts.evaluation.pair_result import RIBBON_SCORES
 from scripts.evaluation.results import ResultsError, ResultStore
 from scripts.io.grid import Grid
 from scripts.io.itk import read_displacement, write_displacement
+from scripts.registration.warp import warp_labels
 from tests.engines.conftest import ROOT
 from tests.evaluation.brains import LABELS, SHIFT, shifted_pair
 
@@ -161,3 +163,37 @@ def test_pins_are_those_of_the_project_where_antspyx_allows():
     own, project = pins("bundle/baselines/requirements.txt"), pins("requirements.txt")
     different = {name for name in own if project.get(name) != own[name]}
     assert different == {"numpy", "scipy", "convexAdam", "antspyx"}
+
+
+def test_samples_of_the_bundle_are_scored_as_by_an_evaluation(dataset, tmp_path):
+    """Dice of the best sample, calibration and volumes by hand, from the posterior that the files hold."""
+    options = {"num_proposals": 8, "num_samples": 6, "align": "none", "num_modes": 0, "voxel_mm": 7.0, "ncc_window": 3}
+    one = PairDataset(dataset.subjects, load_transforms(), dataset.pairs[:1])
+    item = one[0]
+    registered = make("bundle", options, samples=True)(item["fixed"], item["moving"])
+    pair = LabeledPair.from_batch(list_data_collate([item]))
+    labels = (1, 2, 20)
+    result, volumes = score_samples(score(registered, pair, labels), registered.posterior, pair, labels)
+    stored, truth = registered.posterior, pair.fixed_label[0, 0].numpy()
+    maps, counts = [], []
+    for _, count, points in stored.samples():
+        ddf = stored.space.in_fixed_voxels(stored.space.displacement(points[None]))
+        maps.append(warp_labels(pair.moving_label, ddf)[0, 0].numpy())
+        counts.append(count)
+    dice = np.array(
+        [[2 * ((m == v) & (truth == v)).sum() / ((m == v).sum() + (truth == v).sum()) for v in labels] for m in maps]
+    )
+    assert result.pair["dice_oracle"] == pytest.approx(dice.mean(1).max())
+    assert result.pair["samples"] == 6
+    assert result.structures["dice_mean"] == score(registered, pair, labels).structures["dice_mean"]
+    assert all(math.isfinite(value) for name in RIBBON_SCORES for value in result.structures[name])
+    for row, value in zip(volumes, labels, strict=True):
+        sizes = np.repeat([(m == value).sum() * 343.0 for m in maps], counts)
+        assert row.true == pytest.approx((truth == value).sum() * 343.0)
+        assert row.mean == pytest.approx(sizes.mean())
+        assert (row.lower, row.upper) == pytest.approx((sizes.min(), sizes.max()))  # of six samples
+    append_volumes(tmp_path / "v.csv", volumes)
+    append_volumes(tmp_path / "v.csv", volumes[:1])  # once more, after an interruption
+    assert [row.label for row in read_volumes(tmp_path / "v.csv")] == list(labels)
+    with pytest.raises(SystemExit, match="only the bundle"):
+        make("syn", samples=True)

@@ -6,12 +6,14 @@ import math
 
 import pytest
 
+from bundle.baselines.samples import VolumeRow, append_volumes
 from bundle.results.__main__ import main
 from bundle.results.pages import PAGES, filled, outdated, tables, update
 from bundle.results.pictures import draw_all, links
 from bundle.results.store import add, common, filed_pairs, read_group
-from bundle.results.tables import NOTHING, model_table, one_mm_table, own_rows, perturbed_table, tool_table
+from bundle.results.tables import NOTHING, model_table, one_mm_table, own_rows, perturbed_table, seconds, tool_table
 from bundle.results.targets import targets_table
+from bundle.results.volumes import part_of, volume_table
 from scripts.evaluation.pair_result import STRUCTURE_SCORES
 from scripts.evaluation.results import ResultsError, ResultStore
 from tests.engines.conftest import ROOT
@@ -220,8 +222,10 @@ def test_targets_against_tools_and_of_the_velocity_variant():
     files = {"convexadam": tools["convexadam"], "fast": results(dice_mean=0.77, seconds=100.0)}
     timed = {"convexadam": results(1, seconds=30.0), "fast": results(1, seconds=10.0)}
     table = targets_table(models, {}, {}, tools, files, timed)
-    assert list(verdicts(table).values()) == ["**no**", "**no**", "yes", "yes", "**no**", "**no**", "–", "–"]
-    assert list(verdicts(table, 6).values()) == ["–"] * 6 + ["yes", "yes"]
+    assert list(verdicts(table).values()) == ["**no**", "**no**", "yes", "yes", "**no**", "**no**", "yes", "yes"]
+    assert list(verdicts(table, 6).values()) == ["–"] * 8
+    detailed = targets_table(models, {}, {}, tools, {**files, "detail": files["fast"]}, timed)
+    assert list(verdicts(detailed, 6).values()) == ["–"] * 8 + ["yes"]  # what is refined is not the network alone
     assert "on 2 pairs: -0.0100" in table
     assert "10.0 s against 30.0 s" in table  # as timed in one go, whatever the files' own rows took
     assert "a fraction" not in targets_table(models, {}, {}, tools, files, {"fast": timed["fast"]})
@@ -293,3 +297,29 @@ def test_commands(tmp_path, monkeypatch, capsys):
     assert "80 of 400 proposals" in page
     with pytest.raises(SystemExit, match=r"error: .*nowhere"):
         main(["add", "nowhere", "--group", "variants", "--name", "x"])
+
+
+def test_volumes_inside_of_their_intervals_by_hand(tmp_path):
+    rows = [
+        VolumeRow("a", "b", 1, 110.0, 100.0, 120.0, 100.0),  # inside, at its end
+        VolumeRow("a", "b", 3, 50.0, 40.0, 60.0, 80.0),  # outside
+        VolumeRow("a", "b", 17, 10.0, 9.0, 11.0, 0.0),  # not there
+    ]
+    append_volumes(tmp_path / "volumes.csv", rows)
+    table = volume_table(tmp_path / "volumes.csv")
+    assert "| all 31 structures | 2 | 50 % | 22 % | 24 % |" in table
+    assert "| ventricles | 1 | 0 % | 25 % | 38 % |" in table
+    assert "1 pairs" in table
+    assert volume_table(tmp_path / "none.csv").startswith("Not measured")
+    assert part_of(17) == part_of(33) != part_of(4) == part_of(12)
+
+
+def test_seconds_of_another_machine_are_left_out(tmp_path):
+    commit(tmp_path, "baselines", "syn", results(1, seconds=3.0), tmp_path / "before")
+    store = ResultStore(tmp_path / "after")
+    store.add(results(2, seconds=9.0)[1])
+    add(store.folder, "baselines", "syn", tmp_path, merge=True, untimed=True)
+    filed = read_group("baselines", tmp_path)["syn"]
+    assert [math.isnan(result.pair["seconds_network"]) for result in filed] == [False, True]
+    assert seconds(filed) == 3.0
+    assert math.isnan(seconds(filed[1:]))
