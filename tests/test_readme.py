@@ -60,6 +60,7 @@ def small(words: list[str], folder: Path) -> list[str]:
         settings |= {"roi_size": "[16,24,24]", "output_dir": str(folder / "output/tiny")}
     if "--dataset_dir" in words:
         settings.pop("synthetic")
+        settings["voxel_mm"] = 9.0  # the files' own
     if run_id in ("evaluation", "calibration"):
         settings |= {"evaluated_proposals": 4, "evaluated_samples": 2, "num_pairs": 1}
     if run_id in ("inference", "apply"):

@@ -42,6 +42,6 @@ class Antialiasd(MapTransform):
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
         """Smooth the images of one pair."""
         item = dict(data)
-        for key in (key for key in self.keys if key in item):
+        for key in self.keys:
             item[key] = antialiased(item[key], self.pixdim)
         return item

@@ -27,7 +27,6 @@ from monai.transforms import (
 )
 from torch import Tensor
 
-from scripts.data.antialias import Antialiasd
 from scripts.data.errors import DataError
 from scripts.data.loading import IntegerLabeld, LoadVolumed, ScaleBraind, is_label
 
@@ -82,8 +81,6 @@ def load_transforms(
     ]
     if pixdim is not None:
         modes = ["nearest" if is_label(key) else "bilinear" for key in keys]
-        largest = float(pixdim) if isinstance(pixdim, int | float) else float(max(pixdim))
-        steps.append(Antialiasd(images, largest))
         steps.append(spacing_transform(keys, pixdim, modes))
     if percentile is not None and images:
         steps.append(ScaleBraind(images, percentile, allow_missing_keys=True))
