@@ -68,8 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 keep_weights(work / variant / "last.pt", WEIGHTS / f"{variant}.pt")
             if not is_member(variant):
                 evaluate(variant, variant, folders[0], work, chosen.num_pairs, chosen.proposals, group=chosen.group)
-    by_default = "all" if chosen.group == "variants" else "none"
-    also_refined = variants if (chosen.refined or by_default) == "all" else str(chosen.refined).split(",")
+    refined_ones = chosen.refined or ("all" if chosen.group == "variants" else "none")
+    also_refined = variants if refined_ones == "all" else refined_ones.split(",")
     for variant in variants:
         if variant in also_refined and not is_member(variant):
             with claimed(work / f"{variant}.lock") as mine:

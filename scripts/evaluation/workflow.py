@@ -323,7 +323,7 @@ class Evaluation(Evaluator):
 
 
 def _volumes_of(dataset: Any) -> dict[str, Any]:
-    """Size, spacing and brightness of the first pair: other scans of the same names, or others crops of them, show."""
+    """Size, spacing and brightness of the first pair: other scans of the same names, or other crops of them, show."""
     if dataset is None or not len(dataset):
         return {}
     fixed = dataset[0]["fixed"]

@@ -57,10 +57,15 @@ def condition(
     found = likeliest(plain, lengths) if lengths else None
     if found is None or found.amplitude == 0:
         return plain, None
-    mean = proposal.mean + found.shift.to(proposal.mean)
-    shifted = StructuredGaussian(mean, proposal.stencil_parameters, proposal.cov_factor, validate=False)
-    shifted.cholesky = proposal.cholesky
+    shifted = around(proposal, proposal.mean + found.shift.to(proposal.mean))
     return ConditionedGaussian(shifted, observations), found
+
+
+def around(proposal: StructuredGaussian, mean: Tensor) -> StructuredGaussian:
+    """The proposal around another mean, [1, 3, x, y, z]; what is packed for its solves is used again."""
+    moved = StructuredGaussian(mean, proposal.stencil_parameters, proposal.cov_factor, validate=False)
+    moved.cholesky = proposal.cholesky
+    return moved
 
 
 @torch.no_grad()

@@ -123,8 +123,7 @@ def evidence_weight(target: Target) -> float:
     """How often a number that an expert gives counts beside the images.
 
     Their log-likelihood sums a correlation over all voxels, although those of a window share it: it counts each
-    independent piece of the images window³ times, and more where σ is smaller than in decision 8. With this weight,
-    marks of 1 mm are met to less than that; 30 or 1000 instead of 125 led to the same overlap of all structures.
+    independent piece of the images window³ times, and more where σ is smaller than in decision 8.
     """
     likelihood = target.likelihood
     return float(getattr(likelihood, "window", 1)) ** 3 * (0.5 / float(getattr(likelihood, "sigma", 0.5))) ** 2
@@ -139,7 +138,7 @@ def with_price_on_folds(target: Target) -> Target:
 
     That prior keeps a network's mean smooth for all pairs at once. A mean that climbs on its own pair is held back by
     it: with the price instead, validation pairs gained about 0.01 in Dice and had a tenth of the folds. With neither,
-    they fold. Velocities do not, and need no price: two validation pairs gained 0.02 without the prior.
+    they fold. Velocities do not, and have neither.
     """
     if not isinstance(target.transform, DisplacementTransform):
         return Target(target.likelihood, target.prior, None, target.transform)

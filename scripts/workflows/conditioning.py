@@ -20,11 +20,10 @@ from scripts.data.pair_input import FILE_KEYS
 from scripts.evidence.known import Known
 from scripts.evidence.landmarks import Landmarks
 from scripts.evidence.outline import Outline
-from scripts.gaussian import StructuredGaussian
 from scripts.gaussian.stencil import CHANNELS
 from scripts.inference.chunks import chunk_that_fits
 from scripts.inference.conditioning import ConditionedGaussian
-from scripts.inference.discrepancy import LENGTHS_MM, condition
+from scripts.inference.discrepancy import LENGTHS_MM, around, condition
 from scripts.inference.objectives import MeanObjective
 from scripts.inference.proposals import sample_posterior
 from scripts.inference.refine import refine
@@ -150,7 +149,7 @@ def condition_pair(
         known, mean = _climb(item, known, gaussian.mean, target, (moving, fixed, mask), settings, device, clock)
         with clock("conditioning"):
             observations = known.around(mean)
-            gaussian = ConditionedGaussian(_moved(proposal, mean), observations)
+            gaussian = ConditionedGaussian(around(proposal, mean), observations)
     raw = stored.raw.clone()
     raw[:, :CHANNELS] = mean
     chunk = settings.chunk or chunk_that_fits(fixed[0, 0].numel(), device)
@@ -218,13 +217,6 @@ def _climb(
             detail = detail_of(item, mean[0], space.factor, settings, device, on_work.log_likelihood)
         space = replace(space, detail=detail.control_points.half().float())  # as posterior.pt keeps it
     return known.in_space(space), mean
-
-
-def _moved(proposal: StructuredGaussian, mean: Tensor) -> StructuredGaussian:
-    """The proposal around another mean."""
-    moved = StructuredGaussian(mean, proposal.stencil_parameters, proposal.cov_factor, validate=False)
-    moved.cholesky = proposal.cholesky  # what is packed for its solves is used again
-    return moved
 
 
 def _known(item: Mapping[str, Any], space: PairSpace, knowledge: Knowledge, folder: Path | None) -> Known:
