@@ -42,6 +42,7 @@ test-monailabel: $(LABEL)/.ready
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/mypy
 
 bench: $(READY)

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from scripts.engines.checkpoint import network_state, read, save_atomically
+from scripts.core.checkpoint import network_state, read, save_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 WEIGHTS = ROOT / "models/variants"

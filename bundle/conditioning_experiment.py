@@ -27,16 +27,18 @@ from monai.bundle import ConfigParser
 from scipy.spatial import cKDTree
 
 from bundle.simulated_expert import Marks, marks_at_tips, marks_where_worst
-from scripts.data.labels import SEG35
+from scripts.core.checkpoint import load_network
+from scripts.core.seg35 import SEG35
+from scripts.data.corrections import read_correction
 from scripts.data.splits import read_split
-from scripts.engines.checkpoint import load_network
+from scripts.evidence.knowledge import Knowledge
 from scripts.evidence.landmarks import Landmarks
 from scripts.evidence.outline import outline_points
-from scripts.io.posterior_file import StoredPosterior
-from scripts.summary.result import RegistrationResult
-from scripts.workflows.conditioning import Knowledge, condition_pair
-from scripts.workflows.register import register_pair
-from scripts.workflows.settings import Settings
+from scripts.posterior.conditioning import condition_pair
+from scripts.posterior.result import RegistrationResult
+from scripts.posterior.sampler import register_pair
+from scripts.posterior.settings import Settings
+from scripts.posterior.stored import StoredPosterior
 
 ROOT = Path(__file__).parents[1]
 METHODS = ("worst", "worst_still", "exact", "tips", "outline", "outline_still")
@@ -165,12 +167,14 @@ def _condition(
     if method == "exact" or method.endswith("_still"):
         settings = replace(settings, refine_steps=0)
     if not method.startswith("outline"):
-        knowledge = Knowledge(marks.given, discrepancy=method != "exact")
+        knowledge = Knowledge(marks.given, None, method != "exact")
         return condition_pair(item, stored, knowledge, settings, device)
     with TemporaryDirectory() as folder:  # as a person would have it: a file
         path = Path(folder) / "corrected.nii.gz"
         nib.save(nib.Nifti1Image(np.where(fixed == label, fixed, 0).astype(np.int16), stored.space.fixed.affine), path)
-        return condition_pair(item, stored, Knowledge(None, str(path), [label]), settings, device)
+        return condition_pair(
+            item, stored, Knowledge(None, read_correction(path, stored.space.fixed, [label])), settings, device
+        )
 
 
 def _dice(result: RegistrationResult, label: int) -> float:

@@ -23,10 +23,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bundle.example_pairs import Example, Examples, Sample, build, examine, pick
-from scripts.engines.errors import CheckpointError
-from scripts.evaluation.figures import COLORS, GRAY
+from scripts.core.atomic import write_text
+from scripts.core.errors import CheckpointError
 from scripts.evaluation.pair_report import LabeledPair
-from scripts.io.atomic import write_text
+from scripts.evaluation.plots import COLORS, GRAY
 
 COLUMNS = ("example", *Example._fields[:-1], *Sample._fields)
 LARGEST = 110

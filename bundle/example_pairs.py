@@ -10,16 +10,16 @@ import torch
 from monai.bundle import ConfigParser
 from torch import Tensor
 
-from scripts.evaluation.field_moments import FieldMoments
-from scripts.evaluation.overlap import dice_per_structure
+from scripts.evaluation.evaluator import Evaluation
 from scripts.evaluation.pair_report import LabeledPair, pair_seed
-from scripts.evaluation.workflow import Evaluation
 from scripts.gaussian import StructuredGaussian
 from scripts.inference.proposals import Posterior, redraw, sample_posterior
 from scripts.networks.weight_scale import calibrated_temperature, trained_scale
+from scripts.posterior.dice import dice_per_structure
+from scripts.posterior.dip import dip
+from scripts.posterior.field_moments import FieldMoments
+from scripts.posterior.modes import are_distinct, find_modes
 from scripts.registration.warp import warp_labels
-from scripts.summary.dip import dip
-from scripts.summary.modes import are_distinct, find_modes
 
 COMPONENTS = 5
 """In which modes are looked for, as `find_modes` does by itself."""

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from scripts.engines.checkpoint import network_state, read, save_atomically
+from scripts.core.checkpoint import network_state, read, save_atomically
 from scripts.networks import ProposalLayout, ProposalNetwork
 from scripts.networks.backbone import UNetBackbone
 

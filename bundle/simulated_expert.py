@@ -10,7 +10,7 @@ from scipy.spatial import cKDTree
 
 from scripts.evidence.landmarks import Landmarks
 from scripts.evidence.outline import outline_points
-from scripts.summary.space import PairSpace
+from scripts.registration.space import PairSpace
 
 STD_MM = 1.0
 APART_MM = (6.0, 4.0, 2.0)

@@ -20,7 +20,7 @@ import nibabel as nib
 import numpy as np
 from tqdm import tqdm
 
-from scripts.data.synthetic import Subject, SyntheticCohort, synthesize_subject
+from scripts.synthetic.subjects import Subject, SyntheticCohort, synthesize_subject
 
 #: Edges in mm of the volume, the same at every spacing.
 EXTENT = (160, 192, 224)

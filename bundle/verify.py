@@ -24,8 +24,8 @@ from monai.bundle import ConfigParser, ConfigWorkflow, ckpt_export, onnx_export,
 from monai.utils import optional_import
 
 from bundle.pack import FOLDERS, ROOT, bundle_files, pack, unpack
-from scripts.data.synthetic import synthesize_subject
-from scripts.engines.checkpoint import load_network, read
+from scripts.core.checkpoint import load_network, read
+from scripts.synthetic.subjects import synthesize_subject
 
 REQUIRED = (
     "LICENSE",

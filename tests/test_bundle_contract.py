@@ -15,7 +15,7 @@ import torch
 import yaml
 from monai.bundle import ConfigParser, verify_net_in_out
 
-from scripts.engines.checkpoint import load_network, read
+from scripts.core.checkpoint import load_network, read
 from tests.engines.conftest import ROOT, TINY, train
 
 PRESETS = sorted((ROOT / "configs/presets").iterdir())

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from scripts.engines.checkpoint import read
+from scripts.core.checkpoint import read
 from tests.engines.conftest import ROOT
 from tests.test_readme import commands, place, run_small
 

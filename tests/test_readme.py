@@ -13,9 +13,9 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from scripts.data.synthetic import synthesize_subject
+from scripts.synthetic.subjects import synthesize_subject
+from tests.commands.conftest import SMALL, PairOnDisk
 from tests.engines.conftest import ROOT, TINY
-from tests.workflows.conftest import SMALL, PairOnDisk
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 # Those that set up an environment, and those that are this test's own caller or run elsewhere in the tests.

@@ -21,11 +21,11 @@ from monai.bundle import ConfigParser, ConfigWorkflow
 from monai.data import MetaTensor
 from torch import Tensor
 
-from scripts.io.grid import Grid
-from scripts.io.itk import read_displacement
-from scripts.io.nifti import write_volume
-from scripts.io.posterior_file import StoredPosterior, load_posterior
-from scripts.workflows.writing import DIAGNOSTICS
+from scripts.commands.result_folder import DIAGNOSTICS
+from scripts.core.grid import Grid
+from scripts.files.itk import read_displacement
+from scripts.files.nifti import write_volume
+from scripts.posterior.stored import StoredPosterior, load_posterior
 
 ROOT = Path(__file__).parents[2]
 REGISTERING = ("network", "refinement", "detail", "proposals")

@@ -13,17 +13,17 @@ from tqdm import tqdm
 
 from bundle.baselines.methods import Registered
 from bundle.baselines.samples import VOLUMES_FILE, append_volumes, score_samples
+from scripts.core.atomic import write_text
+from scripts.core.seg35 import SCORED
 from scripts.data.datalist import load_datalist, subject_pairs
-from scripts.data.labels import SCORED
 from scripts.data.pairs import PairDataset
 from scripts.data.transforms import load_transforms
-from scripts.evaluation.folds import fold_percentage
-from scripts.evaluation.overlap import dice_per_structure
 from scripts.evaluation.pair_report import LabeledPair
 from scripts.evaluation.pair_result import CURVES, DICE_SCORES, PAIR_SCORES, RIBBON_SCORES, PairResult
 from scripts.evaluation.results import ResultStore
-from scripts.evaluation.table import Summary, format_tables, summarize_results, to_json
-from scripts.io.atomic import write_text
+from scripts.evaluation.summary_table import Summary, format_tables, summarize_results, to_json
+from scripts.posterior.dice import dice_per_structure
+from scripts.posterior.folds import fold_percentage
 from scripts.registration.warp import warp_labels
 
 

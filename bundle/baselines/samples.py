@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from scripts.data.labels import SCORED
-from scripts.evaluation.field_moments import FieldMoments
-from scripts.evaluation.folds import fold_percentage
-from scripts.evaluation.label_samples import LabelSamples
+from scripts.core.seg35 import SCORED
 from scripts.evaluation.pair_report import LabeledPair, score_ribbons
 from scripts.evaluation.pair_result import PairResult
-from scripts.io.posterior_file import StoredPosterior
+from scripts.posterior.field_moments import FieldMoments
+from scripts.posterior.folds import fold_percentage
+from scripts.posterior.label_samples import LabelSamples
+from scripts.posterior.stored import StoredPosterior
 from scripts.registration.warp import warp_labels
 
 VOLUMES_FILE = "volumes.csv"

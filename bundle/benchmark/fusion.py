@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bundle.benchmark.measure import print_table, save
-from scripts.fusion import fusing
+from scripts.core.fusion import fusing
 from scripts.gaussian import noise
 from scripts.gaussian.stencil import Stencil
-from scripts.registration import prior, similarity
+from scripts.registration import local_correlation, prior
 
 
 class Operations(TorchDispatchMode):
@@ -34,7 +34,7 @@ class Operations(TorchDispatchMode):
 def correlation() -> list[Tensor]:
     """Local correlation of two pairs and its gradient."""
     fixed, moving = _random(2, 1, 9, 10, 12), _random(2, 1, 9, 10, 12).flip(2).requires_grad_()
-    value = similarity.local_ncc(fixed, moving, 5)
+    value = local_correlation.local_ncc(fixed, moving, 5)
     return [value, *torch.autograd.grad(value.square().sum(), moving)]
 
 

@@ -15,16 +15,16 @@ from torch import Tensor
 from bundle.benchmark import plain_torch, roofline
 from bundle.benchmark.inference_table import ONE_PASS, PLAIN_PASS, show
 from bundle.benchmark.measure import clock, peak_memory, save
-from scripts.data.synthetic import synthesize_subject
-from scripts.evaluation.field_moments import FieldMoments
 from scripts.gaussian import StructuredGaussian
 from scripts.inference.chunks import CHUNK
 from scripts.inference.proposals import Posterior, redraw, sample_posterior, spread_of
 from scripts.inference.weights import normalize
 from scripts.networks import ProposalLayout, ProposalNetwork
+from scripts.posterior.field_moments import FieldMoments
+from scripts.registration.local_correlation import NCCLikelihood
 from scripts.registration.prior import DiffusionPrior
-from scripts.registration.similarity import NCCLikelihood
 from scripts.registration.target import Target
+from scripts.synthetic.subjects import synthesize_subject
 
 RANK, PROPOSALS, SAMPLES = 10, 1200, 80
 TEMPERATURE, SEED = 3.0, 0

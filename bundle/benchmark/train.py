@@ -23,8 +23,8 @@ from bundle.benchmark.measure import (
 from scripts.engines.optimizer import soap
 from scripts.inference import objectives
 from scripts.networks import ProposalLayout, ProposalNetwork
+from scripts.registration.local_correlation import NCCLikelihood
 from scripts.registration.prior import DiffusionPrior
-from scripts.registration.similarity import NCCLikelihood
 from scripts.registration.target import Target
 
 SHAPE, WINDOW = (80, 96, 112), 5

@@ -19,11 +19,11 @@ from monai.bundle import ConfigParser
 
 from bundle.monailabel.errors import unprocessable
 from bundle.monailabel.studies import Scan
+from scripts.commands.apply import Application
+from scripts.commands.one_line import EXPECTED, describe
+from scripts.commands.result_folder import DIAGNOSTICS, write_json
+from scripts.commands.viewer_output import FIT, SAMPLING
 from scripts.evidence.landmarks import COLUMNS
-from scripts.workflows.application import Application
-from scripts.workflows.atlas import FIT, SAMPLING
-from scripts.workflows.errors import EXPECTED, describe
-from scripts.workflows.writing import DIAGNOSTICS, write_json
 
 logger = logging.getLogger(__name__)
 

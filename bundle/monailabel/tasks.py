@@ -15,7 +15,7 @@ from monailabel.utils.others.generic import device_list
 from bundle.monailabel.errors import not_found
 from bundle.monailabel.options import parse_options, shared_options
 from bundle.monailabel.registrations import figures_in
-from scripts.data.labels import SEG35
+from scripts.core.seg35 import SEG35
 
 CONDITIONED = {
     "labels": "labels.nii.gz",

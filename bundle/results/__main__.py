@@ -28,8 +28,8 @@ from bundle.results.pages import PAGES, outdated, update
 from bundle.results.pictures import draw_all
 from bundle.results.store import FOLDER, GROUPS, add
 from bundle.results.volumes import FILE
+from scripts.core.atomic import write_text
 from scripts.evaluation.results import ResultsError
-from scripts.io.atomic import write_text
 
 
 def main(arguments: list[str] | None = None) -> None:

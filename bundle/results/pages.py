@@ -30,7 +30,7 @@ from bundle.results.tables import (
 )
 from bundle.results.targets import targets_table
 from bundle.results.volumes import FILE, volume_table
-from scripts.io.atomic import write_text
+from scripts.core.atomic import write_text
 
 PAGES = (Path("docs/results.md"), Path("docs/README.md"))
 _MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)

@@ -11,7 +11,7 @@ from bundle import example_figure
 from bundle.results.store import FOLDER, read_group, title
 from bundle.results.tables import NOTHING, VARIANTS
 from bundle.training_figure import draw, read_columns
-from scripts.evaluation.figures import Models, accuracy_calibration, boxes, ladder
+from scripts.evaluation.plots import Models, accuracy_calibration, boxes, ladder
 
 IMAGES = Path("docs/images/results")
 BOXES = ("v_lc", "i_lc", "s_lc", "s_lc_10l", "vxm5")

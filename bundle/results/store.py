@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from scripts.core.atomic import write_text
 from scripts.evaluation.pair_result import PAIR_SCORES, STRUCTURE_SCORES, PairResult
 from scripts.evaluation.results import ResultsError, read_results
-from scripts.io.atomic import write_text
 
 FOLDER = Path("docs/results")
 DIGITS = 5

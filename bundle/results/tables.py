@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bundle.results.store import GROUPS, ONE_MM, common, read_group, title
 from scripts.evaluation.pair_result import PairResult
-from scripts.evaluation.table import TABLES, Column, Summary, summarize_results
+from scripts.evaluation.summary_table import TABLES, Column, Summary, summarize_results
 
 NOTHING = "Not measured yet.\n"
 VARIANTS = ("v_d", "v_ld", "v_c", "v_lc", "i_lc", "s_d", "s_ld", "s_c", "s_lc", "s_lc_10l", "vxm5", "s_lc_svf")

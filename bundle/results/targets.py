@@ -8,7 +8,7 @@ from typing import NamedTuple
 from bundle.results.store import ONE_MM, common, title
 from bundle.results.tables import NOTHING, OURS, markdown, seconds
 from scripts.evaluation.pair_result import PairResult
-from scripts.evaluation.table import summarize_results
+from scripts.evaluation.summary_table import summarize_results
 
 Group = Mapping[str, Sequence[PairResult]]
 REFERENCE, SVF, TOOLS = "v_lc", "s_lc_svf", ("convexadam", "syn")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bundle.baselines.samples import VolumeRow, read_volumes
 from bundle.results.tables import NOTHING, markdown
-from scripts.data.labels import SEG35
+from scripts.core.seg35 import SEG35
 
 FILE = "volumes.csv"
 PARTS = {

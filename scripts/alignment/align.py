@@ -16,11 +16,11 @@ from scipy.spatial.transform import Rotation
 from torch import Tensor
 
 from scripts.alignment.optimize import optimize
-from scripts.alignment.similarity import MutualInformation
+from scripts.alignment.score import MutualInformation
 from scripts.alignment.starts import best_start
 from scripts.alignment.working import WorkingImage, working_image
-from scripts.data.errors import DataError
-from scripts.io.grid import Grid
+from scripts.core.errors import DataError
+from scripts.core.grid import Grid
 
 Method = Literal["auto", "none", "rigid", "affine"]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import torch
 from monai.data import MetaTensor
@@ -18,8 +16,8 @@ from scripts.alignment.foreground import (
     foreground,
     largest_component,
 )
-from scripts.data.errors import DataError
-from scripts.io.grid import Grid
+from scripts.core.errors import DataError
+from scripts.core.grid import Grid, are_apart, bounds_text
 
 _BRAIN_ML = (300.0, 2800.0)
 """Foreground of a stripped image in ml. Newborns have 350; scaled to a larger frame, as in neurite-OASIS, adults have
@@ -49,23 +47,6 @@ def check_overlap(fixed_grid: Grid, moving_grid: Grid) -> None:
             f"the images do not overlap in space: fixed covers {bounds_text(fixed_grid)}, "
             f"moving {bounds_text(moving_grid)}; use --align affine, or correct the headers"
         )
-
-
-def are_apart(one: Grid, other: Grid) -> bool:
-    """Whether two volumes have no point of space in common.
-
-    They are compared as they lie, also when oblique: two convex bodies are apart exactly if they are along one of the
-    normals of their faces or one of the cross products of their edges.
-    """
-    edges = [grid.affine[:3, :3].T for grid in (one, other)]  # rows, each (3, 3)
-    normals = [np.linalg.inv(rows).T for rows in edges]
-    crossed = [np.cross(a, b) for a, b in itertools.product(*edges)]
-    corners = [_corners(grid) for grid in (one, other)]
-    for axis in (*normals[0], *normals[1], *crossed):
-        first, second = (points @ axis for points in corners)
-        if first.max() < second.min() or second.max() < first.min():
-            return True
-    return False
 
 
 def brain_mask(image: MetaTensor) -> Tensor:
@@ -150,18 +131,6 @@ def _darkest_layer(values: np.ndarray, inside: np.ndarray, spacing: np.ndarray) 
         if depth < _DEEPEST_SKULL and around > 0 and brightness[k] / around < best[0]:
             best = float(brightness[k] / around), depth
     return best
-
-
-def _corners(grid: Grid) -> np.ndarray:
-    """Corners of the volume, at the outer edges of its voxels, in RAS mm, (8, 3)."""
-    indices = np.array(list(itertools.product(*[(-0.5, size - 0.5) for size in grid.shape])))
-    return grid.to_world(indices)
-
-
-def bounds_text(grid: Grid) -> str:
-    """The box around a volume's voxels in words."""
-    low, high = grid.bounds
-    return ", ".join(f"{name} {a:.0f}..{b:.0f}" for name, a, b in zip("RAS", low, high, strict=True)) + " mm"
 
 
 def _array(image: MetaTensor) -> np.ndarray:

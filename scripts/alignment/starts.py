@@ -8,7 +8,7 @@ import numpy as np
 from scipy.spatial.transform import Rotation
 
 from scripts.alignment.optimize import optimize
-from scripts.alignment.similarity import MutualInformation
+from scripts.alignment.score import MutualInformation
 from scripts.alignment.working import WorkingImage
 
 _TILT = 20.0

@@ -15,7 +15,7 @@ from monai.data import MetaTensor
 from scipy import ndimage
 
 from scripts.alignment.foreground import background_level, foreground
-from scripts.io.grid import Grid
+from scripts.core.grid import Grid
 
 _MARGIN = 20.0
 """Background kept around the foreground in mm: without any, a brain could grow over the edge without being noticed."""

@@ -9,7 +9,7 @@ import numpy as np
 from monai.data import MetaTensor
 from monai.transforms import GaussianSmooth, MapTransform
 
-from scripts.io.grid import Grid
+from scripts.core.grid import Grid
 
 
 def antialiased(image: MetaTensor, pixdim: float) -> MetaTensor:

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from monai.transforms import Transform
 
-from scripts.data.errors import DataError
-from scripts.data.synthetic import synthesize_subject
-from scripts.io.grid import Grid
-from scripts.io.nifti import write_volume
+from scripts.core.errors import DataError
+from scripts.core.grid import Grid
+from scripts.files.nifti import write_volume
+from scripts.synthetic.subjects import synthesize_subject
 
 EXAMPLE_ATLAS_SEED = 2030
 """Of the synthetic person who is the example atlas; in no cohort that trainings draw from, nor in the example pair."""

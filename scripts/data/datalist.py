@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from scripts.data.errors import DataError, repeated, shorten
+from scripts.core.errors import DataError, repeated, shorten
 from scripts.data.layouts import SPLIT_FILE, SYNTHETIC, Cohort, Scan, read_cohort, synthetic_cohort
 from scripts.data.splits import check_people, default_parts, merge_people, read_split
 

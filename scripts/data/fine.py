@@ -12,18 +12,13 @@ import numpy as np
 import torch
 from monai.transforms import SpatialResample, Transform
 
+from scripts.core.grid import Grid
+from scripts.core.pair_keys import fine_key
 from scripts.data.antialias import antialiased
-from scripts.io.grid import Grid
 
 IMAGES = ("fixed", "moving")
 FINE_ENOUGH = 0.75
 """All edges of both files' voxels must be at most so many work voxels: 1.5 mm where the model works at 2 mm."""
-
-
-def fine_key(key: str) -> str:
-    """Where the fine volume of `fixed`, `moving` or `fixed_mask` is kept."""
-    # Not `fixed_fine`: MONAI's Spacingd takes keys that start with "fixed_" for metadata of "fixed".
-    return f"fine_{key}"
 
 
 class KeepFined(Transform):

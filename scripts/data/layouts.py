@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from scripts.data.errors import DataError, shorten
-from scripts.data.synthetic import SyntheticCohort
+from scripts.core.errors import DataError, shorten
+from scripts.synthetic.subjects import SyntheticCohort
 
 IMAGE, LABEL = "aligned_norm.nii.gz", "aligned_seg35.nii.gz"
 """File names of the neurite-OASIS layout."""
@@ -106,7 +106,7 @@ def read_cohort(dataset_dir: str | Path) -> Cohort:
 
 
 def synthetic_cohort(num_subjects: int = 20, seed: int = 0, shape: Any = (80, 96, 112), spacing: float = 2.0) -> Cohort:
-    """People made from a seed (see :class:`~scripts.data.synthetic.SyntheticCohort`), painted when they are loaded."""
+    """People made from a seed (:class:`~scripts.synthetic.subjects.SyntheticCohort`); painted when they are loaded."""
     scans: list[Scan] = []
     for index, number in enumerate(SyntheticCohort(num_subjects, seed).seeds):
         name = f"synthetic_{index:04d}"

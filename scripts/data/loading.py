@@ -28,8 +28,8 @@ from monai.transforms import LoadImage, MapTransform
 from nibabel.filebasedimages import ImageFileError
 from torch import Tensor
 
-from scripts.data.errors import DataError
-from scripts.data.synthetic import synthesize_subject
+from scripts.core.errors import DataError
+from scripts.synthetic.subjects import synthesize_subject
 
 logger = logging.getLogger(__name__)
 

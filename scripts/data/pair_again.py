@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from pathlib import Path
 from typing import Any
 
 import nibabel as nib
@@ -12,13 +13,47 @@ from monai.data import MetaTensor
 from monai.transforms import Compose, CopyItemsd, Orientationd, ResampleToMatchd, Transform
 
 from scripts.alignment.align import Alignment, apply_alignment
+from scripts.core.errors import DataError
+from scripts.core.grid import Grid
+from scripts.core.pair_keys import FILE_KEYS
 from scripts.data.antialias import Antialiasd
-from scripts.data.errors import DataError
 from scripts.data.fine import KeepFined, SampleFined
 from scripts.data.loading import IntegerLabeld, LoadVolumed, ScaleBraind
-from scripts.data.pair_input import FILE_KEYS, CheckPaird, StripByMaskd
+from scripts.data.pair_input import CheckPaird, StripByMaskd
 from scripts.data.transforms import AXIS_LABELS, PlainCompose, spacing_transform
-from scripts.io.grid import Grid
+from scripts.registration.space import PairSpace
+
+
+def prepare_again(space: PairSpace, known: Mapping[str, str], files: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Load and prepare the files of a registration once more.
+
+    Args:
+        space: of the registration.
+        known: paths of its files by role.
+        files: paths by role that replace those.
+
+    Returns:
+        The item as :func:`~scripts.data.pair_input.pair_input_transforms` made it.
+
+    Raises:
+        DataError: for files that are not known, not there, or others.
+    """
+    files = files or {}
+    named = {key: path for key, path in {**known, **files}.items() if key in FILE_KEYS}
+    for role in ("fixed", "moving"):
+        if role not in named:
+            raise DataError(f"posterior: it does not say where the {role} image is; name it with --{role}")
+        if not Path(named[role]).expanduser().exists():
+            raise DataError(f"{role} image {named[role]}: not there any more; name it with --{role}")
+    # A label map that has gone away must not stop what does not need it, unless it was asked for. A mask that has gone
+    # away must: without it the images would be prepared otherwise than for the registration.
+    paths = {
+        key: str(Path(path).expanduser())
+        for key, path in named.items()
+        if key in files or not key.endswith("label") or Path(path).exists()
+    }
+    fine = space.detail is not None
+    return dict(pair_again_transforms(space.fixed, space.moving, space.work, space.alignment, fine=fine)(paths))
 
 
 def pair_again_transforms(

@@ -11,7 +11,7 @@ that holds the brain and fits the network. The moving image is brought onto it i
 | `fine_fixed`, `fine_moving`, `fine_fixed_mask` | the same at twice the resolution, where both files have it |
 | `fixed_file`, `moving_file` | the volumes as loaded, on their own grids |
 | `fixed_label`, `moving_label` | int32, on their own grids |
-| `brain` | [1, X', Y', Z'], the fixed mask on its file's grid, without holes; only if one was given |
+| `brain` | [1, X', Y', Z'], where the fixed file has its brain: its mask without holes, or the foreground |
 | `alignment` | :class:`~scripts.alignment.align.Alignment` |
 | `warnings` | sentences for people |
 """
@@ -37,18 +37,18 @@ from monai.transforms import (
 from scipy.ndimage import binary_fill_holes
 
 from scripts.alignment.align import Method, align, apply_alignment
-from scripts.alignment.checks import bounds_text, check_overlap, looks_stripped
+from scripts.alignment.checks import brain_mask, check_overlap, looks_stripped
+from scripts.core.errors import DataError
+from scripts.core.grid import Grid, bounds_text
+from scripts.core.pair_keys import FILE_KEYS
 from scripts.data.antialias import Antialiasd
 from scripts.data.atlas import AtlasPaird, StackPaird
-from scripts.data.errors import DataError
 from scripts.data.fine import KeepFined, SampleFined
 from scripts.data.loading import IntegerLabeld, LoadVolumed, ScaleBraind
 from scripts.data.transforms import AXIS_LABELS, PlainCompose, spacing_transform
-from scripts.io.grid import Grid
 
 logger = logging.getLogger(__name__)
 
-FILE_KEYS = ("fixed", "moving", "fixed_label", "moving_label", "fixed_mask", "moving_mask")
 LARGEST_VOLUME = 2**31
 """Voxels; more is a mistake in the header, not a scan."""
 
@@ -158,7 +158,7 @@ class CheckPaird(Transform):
 
 
 class StripByMaskd(MapTransform):
-    """Set an image to 0 outside of its mask.
+    """Set an image to 0 outside of its mask; note where the fixed file has its brain.
 
     Holes in a mask (a lesion that should not count) are not cut out of the image, which would make edges: they are
     only left out of the likelihood.
@@ -179,6 +179,8 @@ class StripByMaskd(MapTransform):
             if role == "fixed":
                 item["brain"] = filled
             item[f"{role}_mask"] = (mask > 0).to(torch.float32)
+        if "brain" not in item:
+            item["brain"] = brain_mask(item["fixed"])
         return item
 
 

@@ -24,8 +24,8 @@ from monai.transforms import Randomizable
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from scripts.core.errors import DataError
 from scripts.data.datalist import Pair, subject_pairs
-from scripts.data.errors import DataError
 from scripts.data.layouts import Scan
 
 logger = logging.getLogger(__name__)

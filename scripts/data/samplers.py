@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sized
 
 from torch.utils.data import Sampler
 
-from scripts.processes import Processes
+from scripts.core.processes import Processes
 
 
 class EpochSampler(Sampler[int]):

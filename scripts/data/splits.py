@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scripts.data.errors import DataError, repeated, shorten
+from scripts.core.errors import DataError, repeated, shorten
 from scripts.data.layouts import Scan, read_json
 
 

@@ -27,7 +27,7 @@ from monai.transforms import (
 )
 from torch import Tensor
 
-from scripts.data.errors import DataError
+from scripts.core.errors import DataError
 from scripts.data.loading import IntegerLabeld, LoadVolumed, ScaleBraind, is_label
 
 FIXED_KEYS = ("fixed", "fixed_label")
@@ -36,7 +36,7 @@ AXIS_LABELS = (("L", "R"), ("P", "A"), ("I", "S"))
 
 
 class PlainCompose(Compose):
-    """A ``Compose`` that lets a :class:`~scripts.data.errors.DataError` through.
+    """A ``Compose`` that lets a :class:`~scripts.core.errors.DataError` through.
 
     MONAI's raises "applying transform <object at 0x...>" in its place, and a person has to search for the reason.
     """

@@ -1,7 +1,7 @@
 """Several processes that train or evaluate together: how they find each other, and whose GPU is whose.
 
 Started by `torchrun` (see docs/distributed.md), which sets the environment variables that are read here. GPUs talk by
-NCCL; processes without a GPU, and all small messages (`scripts.processes`), by Gloo.
+NCCL; processes without a GPU, and all small messages (`scripts.core.processes`), by Gloo.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.tensorboard import SummaryWriter
 
+from scripts.core.processes import Processes
 from scripts.engines.errors import ProcessError
-from scripts.processes import Processes
 
 logger = logging.getLogger(__name__)
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

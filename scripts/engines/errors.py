@@ -1,9 +1,8 @@
-"""Named errors of training and of checkpoints."""
+"""Named errors of training."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 
 class NonFiniteTrainingError(RuntimeError):
@@ -14,13 +13,6 @@ class NonFiniteTrainingError(RuntimeError):
             f"{what} became NaN or infinite in iteration {iteration}, at the pair {'; '.join(pairs)}. "
             "The checkpoints on disk are finite and from before; look at these images, or lower the learning rate"
         )
-
-
-class CheckpointError(RuntimeError):
-    """A checkpoint cannot be read, written, or does not fit; says which and why."""
-
-    def __init__(self, path: str | Path, reason: str) -> None:
-        super().__init__(f"checkpoint {path}: {reason}")
 
 
 class ProcessError(RuntimeError):

@@ -10,11 +10,11 @@ from monai.engines.utils import IterationEvents
 from monai.utils.enums import CommonKeys as Keys
 from torch import Tensor
 
+from scripts.core.processes import Processes
 from scripts.engines.errors import NonFiniteTrainingError
 from scripts.gaussian.noise import fold
 from scripts.inference.proposals import sample_posterior
 from scripts.networks.layout import ProposalLayout
-from scripts.processes import Processes
 from scripts.registration.target import Target
 from scripts.registration.warp import warp, warp_labels
 

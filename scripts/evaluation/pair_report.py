@@ -13,18 +13,18 @@ from monai.data import MetaTensor
 from torch import Tensor
 
 from scripts.evaluation.calibration import binary_entropy, reliability_curve, sparsification_curves, voxel_error
-from scripts.evaluation.field_moments import FieldMoments
-from scripts.evaluation.folds import fold_percentage
-from scripts.evaluation.label_maps import check_labels, encode_labels
-from scripts.evaluation.label_samples import LabelSamples
-from scripts.evaluation.overlap import dice_per_structure
 from scripts.evaluation.pair_result import CURVES, FRACTIONS, PAIR_SCORES, RIBBON_SCORES, PairResult
 from scripts.evaluation.ribbon import label_ribbons
 from scripts.gaussian import StructuredGaussian
 from scripts.gaussian.noise import fold
 from scripts.inference.chunks import CHUNK
 from scripts.inference.proposals import redraw, sample_posterior
-from scripts.registration.similarity import local_ncc
+from scripts.posterior.dice import dice_per_structure
+from scripts.posterior.field_moments import FieldMoments
+from scripts.posterior.folds import fold_percentage
+from scripts.posterior.label_maps import check_labels, encode_labels
+from scripts.posterior.label_samples import LabelSamples
+from scripts.registration.local_correlation import local_ncc
 from scripts.registration.target import Target
 from scripts.registration.warp import warp, warp_labels
 

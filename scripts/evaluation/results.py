@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scripts.data.labels import SEG35
+from scripts.core.atomic import write_text
+from scripts.core.seg35 import SEG35
 from scripts.evaluation.pair_result import PAIR_SCORES, STRUCTURE_SCORES, PairResult
-from scripts.io.atomic import write_text
 
 STRUCTURES_FILE, CURVES_FILE, PAIRS_FILE = "pairs.csv", "curves.jsonl", "pair_summaries.csv"
 SETTINGS_FILE = "settings.json"

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from scripts.evaluation.boxes import Box, grow, label_boxes
-from scripts.evaluation.label_maps import encode_labels
+from scripts.posterior.boxes import Box, grow, label_boxes
+from scripts.posterior.label_maps import encode_labels
 
 
 class Ribbon(NamedTuple):
@@ -79,7 +79,7 @@ def label_ribbons(truth: Tensor, labels: Sequence[int], radius: int = 3) -> list
 
     Raises:
         ValueError: when ``truth`` is not 3-D, the radius is negative, or see
-            :func:`~scripts.evaluation.label_maps.encode_labels`.
+            :func:`~scripts.posterior.label_maps.encode_labels`.
     """
     if truth.ndim != 3:
         raise ValueError(f"expected a label map of shape [X, Y, Z], got {tuple(truth.shape)}")

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from scripts.core.processes import Processes
 from scripts.evaluation.pair_result import PairResult
 from scripts.evaluation.results import PathLike, ResultsError, ResultStore
-from scripts.processes import Processes
 
 
 class SharedStore:

@@ -19,9 +19,9 @@ from scripts.evaluation.calibration import (
     expected_calibration_error,
     voxel_error,
 )
-from scripts.evaluation.label_maps import check_labels, encode_labels
 from scripts.evaluation.ribbon import label_ribbons
 from scripts.inference.weights import effective_sample_size, normalize, resample
+from scripts.posterior.label_maps import check_labels, encode_labels
 
 SCORES = ("ause_label", "ece", "label_entropy")
 _VOXELS = 2**14

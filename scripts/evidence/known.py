@@ -11,7 +11,7 @@ from scripts.evidence.landmarks import Landmarks
 from scripts.evidence.outline import Outline
 from scripts.gaussian import StructuredGaussian
 from scripts.inference.observations import Observations
-from scripts.summary.space import PairSpace
+from scripts.registration.space import PairSpace
 
 
 @dataclass(frozen=True)

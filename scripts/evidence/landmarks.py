@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from scripts.data.errors import DataError, repeated, shorten
+from scripts.core.errors import DataError, repeated, shorten
 from scripts.evidence.markups import SIGNS, read_markups
 from scripts.inference.observations import Observations
-from scripts.summary.space import PairSpace
+from scripts.registration.space import PairSpace
 
 COLUMNS = tuple(f"{role}_{axis}" for role in ("fixed", "moving") for axis in "xyz")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from scripts.data.errors import DataError
+from scripts.core.errors import DataError
 
 SIGNS = {"LPS": np.array([-1.0, -1.0, 1.0]), "RAS": np.ones(3)}
 """From the file's coordinates to RAS. Slicer writes LPS, and the format's default is LPS."""

@@ -24,12 +24,12 @@ import torch
 from scipy.ndimage import distance_transform_edt, map_coordinates
 from torch import Tensor
 
-from scripts.data.errors import DataError
+from scripts.core.errors import DataError
+from scripts.core.grid import Grid
 from scripts.gaussian import StructuredGaussian
 from scripts.inference.discrepancy import condition
 from scripts.inference.observations import Observations
-from scripts.io.grid import Grid
-from scripts.summary.space import PairSpace
+from scripts.registration.space import PairSpace
 
 APART_MM = 4.0
 MOST_POINTS = 150

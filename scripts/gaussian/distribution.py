@@ -10,10 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from scripts.core.memory import free_bytes
 from scripts.gaussian.capacitance import capacitance, inner_products, squared_norms
 from scripts.gaussian.cholesky import StencilCholesky
 from scripts.gaussian.errors import GaussianError, NonFiniteError, OutOfMemoryError, ShapeError
-from scripts.gaussian.memory import free_bytes
 from scripts.gaussian.noise import fold, standard_normal
 from scripts.gaussian.stencil import CHANNELS, Stencil
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from scripts.fusion import fused
+from scripts.core.fusion import fused
 from scripts.gaussian import backends
 
 _GAMMA = 0x9E3779B97F4A7C15

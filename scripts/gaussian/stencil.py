@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from scripts.fusion import fused
+from scripts.core.fusion import fused
 from scripts.gaussian.errors import GaussianError, ShapeError
 
 CrossChannel = Literal["none", "voxel", "full"]

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch
 
-from scripts.gaussian.memory import free_bytes
+from scripts.core.memory import free_bytes
 
 logger = logging.getLogger(__name__)
 

@@ -11,16 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-import torch
-from scipy.ndimage import spline_filter
 from torch import Tensor
 
 from scripts.inference.objectives import MeanObjective
 from scripts.inference.refine import refine, with_price_on_folds
 from scripts.networks.layout import ProposalLayout
+from scripts.registration.local_correlation import NCCLikelihood
 from scripts.registration.prior import DiffusionPrior
-from scripts.registration.similarity import NCCLikelihood
-from scripts.registration.spline import upsample
+from scripts.registration.spline import on_work_grid
 from scripts.registration.target import Target
 
 FACTOR = 2
@@ -40,25 +38,6 @@ class Detail(NamedTuple):
 def detail_target() -> Target:
     """The posterior of a field at the images' resolution, as the paper states it at 1 mm, with a price on folds."""
     return with_price_on_folds(Target(NCCLikelihood(WINDOW), DiffusionPrior(PRIOR_WEIGHT)))
-
-
-def on_work_grid(control_points: Tensor, factor: int, shape: tuple[int, ...]) -> Tensor:
-    """The spline of control points on the field grid as one with control points on the work grid.
-
-    It takes the same values at all work voxels. Between them the two differ by 3 % of the field where its control
-    points are independent noise, and by far less where it is smooth.
-
-    Args:
-        control_points: shape [3, x, y, z].
-        factor: work voxels along the edge of a field voxel.
-        shape: of the work grid (X, Y, Z).
-
-    Returns:
-        shape [3, X, Y, Z].
-    """
-    values = upsample(control_points[None], factor, shape)[0]
-    filtered = [torch.from_numpy(spline_filter(part.double().cpu().numpy(), order=3)) for part in values]
-    return torch.stack(filtered).to(control_points)
 
 
 def find_detail(

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from scripts.gaussian import StructuredGaussian
-from scripts.inference.conditioning import ConditionedGaussian
+from scripts.inference.conditioned import ConditionedGaussian
 from scripts.inference.observations import Observations
 
 LENGTHS_MM = (8.0, 12.0, 18.0)

@@ -14,6 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from scripts.core.processes import ALONE, Processes
+from scripts.core.truth import truth
 from scripts.gaussian import StructuredGaussian
 from scripts.gaussian.distribution import Noise
 from scripts.gaussian.errors import ShapeError
@@ -23,9 +25,7 @@ from scripts.inference.proposals import Weighted, weigh_proposals
 from scripts.inference.weights import effective_sample_size, normalize, resample
 from scripts.networks.layout import ProposalLayout
 from scripts.networks.weight_scale import WeightScale
-from scripts.processes import ALONE, Processes
 from scripts.registration.target import Pair, Target
-from scripts.truth import truth
 
 
 class Outcome(NamedTuple):

@@ -11,7 +11,7 @@ from torch import Tensor
 from scripts.gaussian import StructuredGaussian
 from scripts.gaussian.errors import ShapeError
 from scripts.inference.chunks import CHUNK, run_in_chunks
-from scripts.inference.conditioning import ConditionedGaussian
+from scripts.inference.conditioned import ConditionedGaussian
 from scripts.inference.weights import effective_sample_size, normalize, pareto_khat, resample
 from scripts.registration.target import Pair, Target
 

@@ -7,13 +7,13 @@ import math
 import torch
 from torch import Tensor, nn
 
+from scripts.core.truth import truth
 from scripts.gaussian.errors import ShapeError
 from scripts.gaussian.stencil import CHANNELS
 from scripts.networks.backbone import UNetBackbone
 from scripts.networks.convolution import Conv3d
 from scripts.networks.layout import ProposalLayout
 from scripts.networks.weight_scale import WeightScale
-from scripts.truth import truth
 
 
 class ProposalNetwork(nn.Module):

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from scripts.processes import ALONE, Processes
+from scripts.core.processes import ALONE, Processes
 
 
 class WeightScale(nn.Module):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from scripts.registration.backends import compiled
 from scripts.registration.errors import check_volume
-from scripts.registration.similarity import FixedStatistics, NCCLikelihood
+from scripts.registration.local_correlation import FixedStatistics, NCCLikelihood
 from scripts.registration.spline import image_grid, phases
 from scripts.registration.transform import DisplacementTransform
 

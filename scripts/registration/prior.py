@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from scripts.fusion import fused
+from scripts.core.fusion import fused
 from scripts.registration.backends import compiled
 from scripts.registration.errors import OptionError, ShapeError
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from scripts.registration.errors import ShapeError, check_volume
+from scripts.registration.label_overlap import OverlapLikelihood
+from scripts.registration.local_correlation import NCCLikelihood
 from scripts.registration.one_pass import OnePass, serves
-from scripts.registration.overlap import OverlapLikelihood
 from scripts.registration.prior import DiffusionPrior
-from scripts.registration.similarity import NCCLikelihood
 from scripts.registration.transform import DisplacementTransform
 from scripts.registration.warp import warp
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.io.atomic import atomic_path
+from scripts.core.atomic import atomic_path
+from scripts.posterior.result import StructureVolume
 from scripts.report.colors import label_colors
-from scripts.summary.result import StructureVolume
 
 
 def write_color_table(volumes: Sequence[StructureVolume], path: Path) -> None:

@@ -10,8 +10,8 @@ import matplotlib
 import numpy as np
 from matplotlib.colors import Colormap, LinearSegmentedColormap
 
-from scripts.data.labels import SEG35
-from scripts.summary.result import StructureVolume
+from scripts.core.seg35 import SEG35
+from scripts.posterior.result import StructureVolume
 
 #: From light blue to yellow. Its dark middle is meant to be seen through, over black as over bright anatomy.
 COLD_HOT = LinearSegmentedColormap.from_list(

@@ -9,7 +9,7 @@ import nibabel as nib
 import numpy as np
 from scipy.ndimage import affine_transform, gaussian_filter
 
-from scripts.io.grid import Grid
+from scripts.core.grid import Grid
 
 PLANES = ("axial", "coronal", "sagittal")
 """In the order in which they are shown; the plane's own axis is 2, 1, 0 of RAS."""

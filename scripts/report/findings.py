@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
-from scripts.io.grid import Grid
+from scripts.core.grid import Grid
+from scripts.posterior.result import LabelResult, Mode, RegistrationResult
 from scripts.report.names import direction, plain_name
-from scripts.summary.result import LabelResult, Mode, RegistrationResult
 
 CERTAIN = 0.95
 """A label with at least this probability counts as certain."""

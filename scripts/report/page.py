@@ -12,14 +12,14 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from scripts.io.atomic import writing
+from scripts.core.atomic import writing
+from scripts.posterior.result import RegistrationResult
 from scripts.report import tables
 from scripts.report.findings import find
-from scripts.report.pictures import Pictures
+from scripts.report.slices import Pictures
 from scripts.report.verdict import verdict
 from scripts.report.viewer import niivue_script, niivue_version
 from scripts.report.words import LEVEL_WORDS, cautions
-from scripts.summary.result import RegistrationResult
 
 _ASSETS = Path(__file__).parent / "assets"
 _OBLIQUE = 3.0  # degrees from which a tilted grid is worth a word

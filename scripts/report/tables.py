@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from scripts.posterior.result import StructureVolume
 from scripts.report.colors import nice_ceiling
 from scripts.report.findings import Findings
 from scripts.report.names import finite, number, percent, plain_name
 from scripts.report.words import tail_shape
-from scripts.summary.result import StructureVolume
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scripts.inference.weights import KHAT_LIMIT
+from scripts.posterior.result import StructureVolume
 from scripts.report.findings import Findings
 from scripts.report.names import finite, percent
 from scripts.report.words import (
@@ -27,7 +28,6 @@ from scripts.report.words import (
     tail_shape,
     too_many_missed,
 )
-from scripts.summary.result import StructureVolume
 
 
 @dataclass(frozen=True)

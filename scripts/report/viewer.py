@@ -17,10 +17,10 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 
-from scripts.io.grid import Grid
+from scripts.core.grid import Grid
+from scripts.posterior.result import StructureVolume
 from scripts.report.colors import Scale, label_colors
 from scripts.report.names import plain_name
-from scripts.summary.result import StructureVolume
 
 _SCRIPT = "nilearn/_assets/js/niivue.umd.js"
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from scripts.inference.weights import KHAT_LIMIT
+from scripts.posterior.result import StructureVolume
 from scripts.report.findings import CERTAIN, Findings
 from scripts.report.names import enumerate_words, finite, number, percent, plain_name
-from scripts.summary.result import StructureVolume
 
 NCC_GAIN = 0.01  # a smaller gain is hardly an improvement
 NCC_ALIKE = 0.9  # images that were this similar before need no improvement

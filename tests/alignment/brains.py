@@ -10,7 +10,7 @@ from nibabel.orientations import axcodes2ornt, io_orientation, ornt_transform
 from scipy import ndimage
 from scipy.spatial.transform import Rotation
 
-from scripts.data.synthetic import synthesize_subject
+from scripts.synthetic.subjects import synthesize_subject
 
 SPACING = 4.0
 SHAPE = (44, 54, 60)

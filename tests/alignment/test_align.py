@@ -11,8 +11,8 @@ from scipy import ndimage
 
 from scripts.alignment import align as module
 from scripts.alignment.align import Alignment, align, apply_alignment
-from scripts.data.errors import DataError
-from scripts.io.grid import LPS
+from scripts.core.errors import DataError
+from scripts.core.grid import LPS
 from tests.alignment.brains import array, brain, brain_points, displaced, disturbance, mean_error, reoriented, volume
 
 FAR = disturbance((70, -60, 40), (20, -10, 20))  # 100 mm, 30 degrees

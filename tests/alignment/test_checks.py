@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from scripts.alignment.checks import brain_mask, check_overlap, looks_stripped
-from scripts.data.errors import DataError
-from scripts.io.grid import Grid
+from scripts.core.errors import DataError
+from scripts.core.grid import Grid
 from tests.alignment.brains import array, brain, displaced, disturbance, volume, whole_head, with_noise
 
 CUBE = Grid((11, 11, 11), np.eye(4))  # 0..10 mm

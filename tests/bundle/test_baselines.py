@@ -13,15 +13,15 @@ from bundle.baselines.__main__ import main, option
 from bundle.baselines.methods import NAMES, Registered, Unregistered, _voxels, make
 from bundle.baselines.run import pairs_of, run, score
 from bundle.baselines.samples import append_volumes, read_volumes, score_samples
+from scripts.core.grid import Grid
 from scripts.data.pairs import PairDataset
-from scripts.data.synthetic import synthesize_subject
 from scripts.data.transforms import load_transforms
 from scripts.evaluation.pair_report import LabeledPair
 from scripts.evaluation.pair_result import RIBBON_SCORES
 from scripts.evaluation.results import ResultsError, ResultStore
-from scripts.io.grid import Grid
-from scripts.io.itk import read_displacement, write_displacement
+from scripts.files.itk import read_displacement, write_displacement
 from scripts.registration.warp import warp_labels
+from scripts.synthetic.subjects import synthesize_subject
 from tests.engines.conftest import ROOT
 from tests.evaluation.brains import LABELS, SHIFT, shifted_pair
 

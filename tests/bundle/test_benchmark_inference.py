@@ -10,7 +10,7 @@ from bundle.benchmark.__main__ import BENCHMARKS, main
 from bundle.benchmark.inference import SEED, Case, brains, compare, register, summary_of_plain, weigh
 from bundle.benchmark.inference_table import ONE_PASS, PLAIN_PASS, show
 from scripts.inference.proposals import spread_of, weigh_proposals
-from scripts.registration.similarity import local_ncc
+from scripts.registration.local_correlation import local_ncc
 from scripts.registration.spline import upsample
 from scripts.registration.warp import warp
 from tests.registration.conftest import brain_like, smooth

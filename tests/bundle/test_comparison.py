@@ -13,7 +13,7 @@ from fire.parser import DefaultParseValue
 from monai.bundle import ConfigParser
 
 from bundle import comparison
-from scripts.engines.checkpoint import load_network, read, save_atomically
+from scripts.core.checkpoint import load_network, read, save_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -21,8 +21,8 @@ from bundle.conditioning_experiment import (
     write_rows,
 )
 from bundle.simulated_expert import APART_MM, marks_at_tips, marks_where_worst
-from scripts.data.synthetic import synthesize_subject
-from scripts.summary.space import PairSpace
+from scripts.registration.space import PairSpace
+from scripts.synthetic.subjects import synthesize_subject
 from tests.evidence.test_outline import GRID, ball
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from bundle.example_figure import COLUMNS, draw, main, read, write
 from bundle.example_pairs import Example, Sample, build, pick, principal_coordinates, valley
 from bundle.results.pictures import draw_all, links
 from bundle.synthesize import write_cohort
-from scripts.summary.modes import find_modes
+from scripts.posterior.modes import find_modes
 from tests.engines.conftest import ROOT
 
 CONFIGS = ["configs/train.yaml", "configs/evaluate.yaml"]

@@ -12,7 +12,7 @@ import nibabel as nib
 import pytest
 
 from bundle import pack
-from tests.workflows.conftest import SMALL, PairOnDisk, weights
+from tests.commands.conftest import SMALL, PairOnDisk, weights
 
 __all__ = ["weights"]
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from bundle.slicer_pictures import Scene, main, read_color_table
-from scripts.workflows.application import Application
-from tests.workflows.conftest import ROOT, evaluator, pair, weights  # noqa: F401
+from scripts.commands.apply import Application
+from tests.commands.conftest import ROOT, evaluator, pair, weights  # noqa: F401
 
 
 @pytest.fixture(scope="module")

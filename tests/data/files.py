@@ -8,7 +8,7 @@ import nibabel as nib
 import numpy as np
 
 from scripts.data.layouts import IMAGE, LABEL
-from scripts.data.synthetic import volume_affine
+from scripts.synthetic.subjects import volume_affine
 
 SHAPE = (8, 10, 12)
 AFFINE = volume_affine(SHAPE, 2.0)

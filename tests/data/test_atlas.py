@@ -10,10 +10,10 @@ import pytest
 import torch
 from monai.data import MetaTensor
 
+from scripts.core.errors import DataError
+from scripts.core.seg35 import SEG35
 from scripts.data import atlas
 from scripts.data.atlas import AtlasPaird, StackPaird, example_atlas
-from scripts.data.errors import DataError
-from scripts.data.labels import SEG35
 
 
 def test_example_atlas_is_a_labeled_brain_and_is_written_once(tmp_path):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts.core.errors import DataError
 from scripts.data.datalist import Datalist, load_datalist, subject_pairs
-from scripts.data.errors import DataError
 from scripts.data.layouts import IMAGE, LABEL, person_of
 from tests.data.files import brain, labels, oasis, write, write_learn2reg, write_neurite
 

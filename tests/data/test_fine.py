@@ -8,8 +8,9 @@ import torch
 from monai.data import MetaTensor
 from scipy.ndimage import map_coordinates
 
-from scripts.data.fine import KeepFined, SampleFined, fine_key, halved
-from scripts.io.grid import Grid
+from scripts.core.grid import Grid
+from scripts.core.pair_keys import fine_key
+from scripts.data.fine import KeepFined, SampleFined, halved
 
 SHAPE = (20, 24, 16)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from nibabel.orientations import axcodes2ornt, io_orientation, ornt_transform
 
-from scripts.data.errors import DataError
+from scripts.core.errors import DataError
 from scripts.data.loading import LoadVolumed, ScaleBraind
 from scripts.data.transforms import load_transforms
 from tests.data.files import AFFINE, SHAPE, brain, labels, write

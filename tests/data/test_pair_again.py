@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from scripts.alignment.align import Alignment
+from scripts.core.errors import DataError
+from scripts.core.grid import Grid
 from scripts.data import pair_input
-from scripts.data.errors import DataError
 from scripts.data.pair_again import pair_again_transforms
 from scripts.data.pair_input import pair_input_transforms
-from scripts.data.synthetic import synthesize_subject
-from scripts.io.grid import Grid
+from scripts.synthetic.subjects import synthesize_subject
 
 MATRIX = np.array([[1.02, 0.06, 0, 2], [-0.06, 0.98, 0.01, -3], [0, -0.01, 1, 4], [0, 0, 0, 1.0]])
 

@@ -9,10 +9,10 @@ import SimpleITK as sitk  # noqa: N813
 import torch
 from scipy.ndimage import center_of_mass
 
+from scripts.core.errors import DataError
+from scripts.core.grid import Grid
 from scripts.data.antialias import Antialiasd
-from scripts.data.errors import DataError
 from scripts.data.pair_input import pair_input_transforms
-from scripts.io.grid import Grid
 from tests.alignment.brains import array, brain, displaced, disturbance, reoriented, volume, whole_head
 
 WORK = 6.0

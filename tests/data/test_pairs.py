@@ -9,9 +9,9 @@ import torch
 from monai.bundle import ConfigParser
 from monai.data import DataLoader, MetaTensor, list_data_collate, set_track_meta
 
+from scripts.core.errors import DataError
+from scripts.core.seg35 import SEG35
 from scripts.data.datalist import load_datalist, subject_pairs
-from scripts.data.errors import DataError
-from scripts.data.labels import SEG35
 from scripts.data.layouts import LABEL
 from scripts.data.pairs import PairDataset, RandomPairDataset
 from scripts.data.samplers import EpochSampler, ShardSampler

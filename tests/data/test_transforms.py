@@ -6,8 +6,8 @@ import torch
 from monai.bundle import ConfigParser
 from monai.transforms import Compose
 
-from scripts.data.synthetic import volume_affine
 from scripts.data.transforms import RandBrainIntensityd, RandPairShiftd, load_transforms, pair_transforms, shift_volume
+from scripts.synthetic.subjects import volume_affine
 from tests.data.files import brain, labels, write
 
 SIZE = (24, 26, 28)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from scripts.core.grid import Grid
 from scripts.engines.updates import TrainingUpdate, prepare_pair
 from scripts.gaussian import Stencil, StencilCholesky
 from scripts.gaussian import stencil as pattern
@@ -15,15 +16,13 @@ from scripts.gaussian.backends import torch_wavefront
 from scripts.inference.objectives import ImportanceObjective, MeanObjective, SIRObjective, VariationalObjective
 from scripts.inference.proposals import redraw, weigh_proposals
 from scripts.inference.weights import normalize, resample
-from scripts.io.grid import Grid
 from scripts.networks import ProposalLayout, ProposalNetwork
-from scripts.registration import spline, warp
+from scripts.posterior.field_summary import FieldAccumulator
+from scripts.registration import space, spline, warp
+from scripts.registration.local_correlation import NCCLikelihood
 from scripts.registration.prior import DiffusionPrior
-from scripts.registration.similarity import NCCLikelihood
+from scripts.registration.space import PairSpace
 from scripts.registration.target import Target
-from scripts.summary import space
-from scripts.summary.fields import FieldAccumulator
-from scripts.summary.space import PairSpace
 from tests.devices.watch import MixedDevicesError, Watch
 
 GPU = torch.device("meta")

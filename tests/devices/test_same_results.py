@@ -8,8 +8,8 @@ import torch
 from scripts.inference.objectives import SIRObjective
 from scripts.inference.proposals import sample_posterior
 from scripts.networks import ProposalLayout, ProposalNetwork
+from scripts.registration.local_correlation import NCCLikelihood
 from scripts.registration.prior import DiffusionPrior
-from scripts.registration.similarity import NCCLikelihood
 from scripts.registration.target import Target
 from tests.registration.conftest import brain_like
 

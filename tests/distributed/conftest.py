@@ -1,3 +1,3 @@
-from tests.workflows.conftest import weights
+from tests.commands.conftest import weights
 
 __all__ = ["weights"]

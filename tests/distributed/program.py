@@ -15,19 +15,19 @@ import torch
 from monai.bundle import ConfigWorkflow
 from monai.engines.utils import IterationEvents
 
+from scripts.core.processes import Processes
+from scripts.core.seg35 import SCORED
 from scripts.data.datalist import load_datalist
-from scripts.data.labels import SCORED
 from scripts.data.pairs import PairDataset
 from scripts.data.transforms import load_transforms
 from scripts.engines.distributed import check_agreement
 from scripts.engines.errors import ProcessError
-from scripts.evaluation.workflow import Evaluation
+from scripts.evaluation.evaluator import Evaluation
 from scripts.networks import ProposalLayout, ProposalNetwork, UNetBackbone
-from scripts.processes import Processes
-from scripts.registration.similarity import NCCLikelihood
+from scripts.registration.local_correlation import NCCLikelihood
 from scripts.registration.target import Target
+from tests.commands.conftest import evaluator
 from tests.engines.conftest import ROOT, TINY
-from tests.workflows.conftest import evaluator
 
 STEPS = 3
 # SOAP's first steps go by the signs of gradients, however small: rounding would be all that is compared.

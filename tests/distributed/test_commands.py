@@ -16,13 +16,13 @@ import psutil
 import pytest
 import torch
 
+from scripts.core.checkpoint import save_atomically
 from scripts.data.samplers import ShardSampler
 from scripts.engines import distributed
-from scripts.engines.checkpoint import save_atomically
 from scripts.engines.errors import ProcessError
 from scripts.networks import ProposalLayout, ProposalNetwork
+from tests.commands.conftest import SMALL, PairOnDisk
 from tests.engines.conftest import ROOT, TINY
-from tests.workflows.conftest import SMALL, PairOnDisk
 
 THREADS = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 

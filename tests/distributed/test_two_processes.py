@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 
+from tests.commands.conftest import PairOnDisk
 from tests.distributed import program
 from tests.engines.conftest import ROOT
-from tests.workflows.conftest import PairOnDisk
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 

@@ -5,7 +5,7 @@ import csv
 import pytest
 import torch
 
-from scripts.engines.checkpoint import read
+from scripts.core.checkpoint import read
 from scripts.engines.errors import NonFiniteTrainingError
 from tests.engines.conftest import ROOT, make_workflow, train
 

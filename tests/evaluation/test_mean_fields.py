@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from scripts.evaluation.field_moments import FieldMoments
 from scripts.evaluation.mean_fields import MeanFields
+from scripts.posterior.field_moments import FieldMoments
 from scripts.registration.transform import DisplacementTransform, VelocityTransform
 
 TRANSFORMS = [DisplacementTransform(), VelocityTransform(), VelocityTransform(grid="image")]

@@ -6,14 +6,14 @@ import pytest
 import torch
 from monai.data import MetaTensor
 
-from scripts.evaluation.folds import fold_percentage
-from scripts.evaluation.metrics import AUSE, ECE, LabelEntropy, OracleDice
-from scripts.evaluation.overlap import dice_per_structure
+from scripts.evaluation.ignite_metrics import AUSE, ECE, LabelEntropy, OracleDice
 from scripts.evaluation.pair_report import LabeledPair, evaluate_fields, evaluate_pair
 from scripts.evaluation.pair_result import CURVES, PAIR_SCORES, STRUCTURE_SCORES
 from scripts.evaluation.ribbon import label_ribbons
 from scripts.inference.proposals import sample_posterior
-from scripts.registration.similarity import NCCLikelihood
+from scripts.posterior.dice import dice_per_structure
+from scripts.posterior.folds import fold_percentage
+from scripts.registration.local_correlation import NCCLikelihood
 from scripts.registration.target import Target
 from scripts.registration.warp import warp_labels
 from tests.evaluation.brains import LABELS, SHAPE, SHIFT, constant_field, proposal, shifted_pair

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from scripts.evaluation.metrics import AUSE, ECE, LabelEntropy
+from scripts.evaluation.ignite_metrics import AUSE, ECE, LabelEntropy
 from scripts.evaluation.temperature import SCORES, RibbonSamples, Setting, choose
 from scripts.inference.weights import normalize, resample
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from scripts.data.errors import DataError
+from scripts.core.errors import DataError
+from scripts.core.grid import Grid
 from scripts.evidence.landmarks import Landmarks, read_landmarks
 from scripts.evidence.markups import read_markups
-from scripts.io.grid import Grid
-from scripts.summary.space import PairSpace
+from scripts.registration.space import PairSpace
 
 FIXED = np.array([[10.0, -20, 30], [1, 2, 3], [-4, 5, -6]])
 MOVING = FIXED + np.array([[1, 0, 2], [-1, 3, 0], [0.5, 0.25, -2]])

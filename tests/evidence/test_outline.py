@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from scripts.data.errors import DataError
+from scripts.core.errors import DataError
+from scripts.core.grid import Grid
 from scripts.evidence.outline import Outline, _DistanceMap, outline_points, thin
 from scripts.gaussian import Stencil, StructuredGaussian
-from scripts.inference.conditioning import ConditionedGaussian
+from scripts.inference.conditioned import ConditionedGaussian
 from scripts.inference.observations import Observations
-from scripts.io.grid import Grid
-from scripts.summary.space import PairSpace
+from scripts.registration.space import PairSpace
 
 GRID = Grid((32, 32, 32), np.array([[2.0, 0, 0, -31], [0, 2, 0, -31], [0, 0, 2, -31], [0, 0, 0, 1]]))
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from scripts.inference.objectives import ImportanceObjective, Objective, SIRObjective, VariationalObjective
 from scripts.networks import ProposalLayout
+from scripts.registration.local_correlation import NCCLikelihood
 from scripts.registration.prior import DiffusionPrior
-from scripts.registration.similarity import NCCLikelihood
 from scripts.registration.target import Target
 from tests.gaussian.conftest import VARIANTS, random_gaussian
 from tests.inference.toy import GRID, LinearGaussianTarget, dense_of, image_of, target_with_posterior

@@ -7,10 +7,10 @@ import pytest
 import torch
 from scipy.ndimage import map_coordinates
 
-from scripts.evaluation.folds import fold_percentage
-from scripts.inference.detail import detail_target, find_detail, on_work_grid
-from scripts.registration.similarity import local_ncc
-from scripts.registration.spline import upsample
+from scripts.inference.detail import detail_target, find_detail
+from scripts.posterior.folds import fold_percentage
+from scripts.registration.local_correlation import local_ncc
+from scripts.registration.spline import on_work_grid, upsample
 from scripts.registration.warp import warp
 from tests.registration.conftest import brain_like
 

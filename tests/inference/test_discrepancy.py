@@ -6,7 +6,7 @@ import torch
 from torch.distributions import MultivariateNormal
 
 from scripts.gaussian import StructuredGaussian
-from scripts.inference.conditioning import ConditionedGaussian
+from scripts.inference.conditioned import ConditionedGaussian
 from scripts.inference.discrepancy import condition, likeliest
 from scripts.inference.observations import Observations
 from tests.gaussian.conftest import random_gaussian

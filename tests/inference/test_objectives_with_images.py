@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
+from scripts.core.processes import ALONE
 from scripts.gaussian.noise import fold
 from scripts.inference.objectives import MeanObjective
 from scripts.networks import ProposalLayout, ProposalNetwork, UNetBackbone, WeightScale
-from scripts.processes import ALONE
-from scripts.registration.similarity import NCCLikelihood
+from scripts.registration.local_correlation import NCCLikelihood
 from scripts.registration.target import Target
 from tests.gaussian.conftest import VARIANTS
 from tests.inference.conftest import (

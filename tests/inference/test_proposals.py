@@ -12,8 +12,8 @@ from scripts.gaussian.errors import ShapeError
 from scripts.inference.errors import WeightError
 from scripts.inference.proposals import Posterior, redraw, sample_posterior, spread_of, weigh_proposals
 from scripts.inference.weights import pareto_khat
+from scripts.registration.local_correlation import NCCLikelihood
 from scripts.registration.prior import DiffusionPrior
-from scripts.registration.similarity import NCCLikelihood
 from scripts.registration.target import Pair, Target
 from tests.gaussian.conftest import VARIANTS, random_gaussian
 from tests.gaussian.dense import vec

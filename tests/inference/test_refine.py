@@ -2,13 +2,13 @@ import pytest
 import torch
 from torch import nn
 
-from scripts.evaluation.folds import fold_percentage
 from scripts.inference.objectives import MeanObjective, SIRObjective, VariationalObjective
 from scripts.inference.observations import Observations
 from scripts.inference.refine import Refinement, evidence_weight, refine, with_price_on_folds
 from scripts.networks import ProposalLayout
+from scripts.posterior.folds import fold_percentage
+from scripts.registration.local_correlation import NCCLikelihood
 from scripts.registration.prior import DiffusionPrior
-from scripts.registration.similarity import NCCLikelihood
 from scripts.registration.spline import upsample
 from scripts.registration.target import Target
 from scripts.registration.transform import DisplacementTransform, VelocityTransform

@@ -10,7 +10,7 @@ from scripts.inference.errors import WeightError
 from scripts.inference.objectives import SIRObjective
 from scripts.inference.weights import resample
 from scripts.networks import ProposalLayout, WeightScale
-from scripts.registration.similarity import NCCLikelihood
+from scripts.registration.local_correlation import NCCLikelihood
 from scripts.registration.target import Target
 from tests.inference.conftest import VOXELS, apply, images, layout_of, random_raw
 from tests.inference.toy import GRID, LinearGaussianTarget, dense_of_raw, dense_samples, image_of

@@ -7,8 +7,8 @@ import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from scripts.inference.objectives import VariationalObjective
+from scripts.registration.local_correlation import MSELikelihood
 from scripts.registration.prior import DiffusionPrior
-from scripts.registration.similarity import MSELikelihood
 from scripts.registration.target import Target
 from tests.inference.conftest import VOXELS, apply, layout_of, random_raw
 from tests.inference.toy import dense_of_raw, image_of

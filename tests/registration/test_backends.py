@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from scripts.registration import backends
-from scripts.registration.similarity import NCCLikelihood, local_ncc
+from scripts.registration.local_correlation import NCCLikelihood, local_ncc
 from scripts.registration.target import Target
 from scripts.registration.warp import warp
 from tests.registration.conftest import brain_like, smooth

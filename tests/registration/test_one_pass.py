@@ -8,8 +8,8 @@ from torch import Tensor
 from scripts.registration import one_pass
 from scripts.registration.backends import numba_likelihood
 from scripts.registration.errors import ShapeError
-from scripts.registration.overlap import OverlapLikelihood
-from scripts.registration.similarity import MSELikelihood, NCCLikelihood
+from scripts.registration.label_overlap import OverlapLikelihood
+from scripts.registration.local_correlation import MSELikelihood, NCCLikelihood
 from scripts.registration.spline import phases, upsample
 from scripts.registration.target import Pair, Target
 from scripts.registration.transform import DisplacementTransform, VelocityTransform

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scripts.evaluation.folds import jacobian_determinant
+from scripts.posterior.folds import jacobian_determinant
 from scripts.registration.errors import OptionError, ShapeError
 from scripts.registration.prior import (
     BendingEnergyPrior,

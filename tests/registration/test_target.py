@@ -11,8 +11,8 @@ from scipy.ndimage import map_coordinates
 from torch import Tensor
 
 from scripts.registration.errors import ShapeError
+from scripts.registration.local_correlation import MSELikelihood, NCCLikelihood, local_ncc
 from scripts.registration.prior import BendingEnergyPrior, DiffusionPrior
-from scripts.registration.similarity import MSELikelihood, NCCLikelihood, local_ncc
 from scripts.registration.target import Target
 from scripts.registration.transform import VelocityTransform
 from tests.registration.conftest import brain_like, noise, smooth

@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy.linalg import expm
 
-from scripts.evaluation.folds import fold_percentage
+from scripts.posterior.folds import fold_percentage
 from scripts.registration.errors import OptionError, ShapeError
 from scripts.registration.spline import upsample
 from scripts.registration.transform import DisplacementTransform, VelocityTransform

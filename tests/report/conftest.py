@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter, map_coordinates
 
-from scripts.data.labels import SEG35
-from scripts.data.synthetic import synthesize_subject
-from scripts.io.grid import Grid
+from scripts.core.grid import Grid
+from scripts.core.seg35 import SEG35
+from scripts.posterior.result import LabelResult, Mode, RegistrationResult, StructureVolume
 from scripts.report.page import write_report
-from scripts.summary.result import LabelResult, Mode, RegistrationResult, StructureVolume
+from scripts.synthetic.subjects import synthesize_subject
 
 NASTY = "sub-<b>'\"&amp;</script><script>alert(1)</script> Übung 脳"
 SHAPE = (40, 48, 56)

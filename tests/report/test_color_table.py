@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from scripts.posterior.result import StructureVolume
 from scripts.report.color_table import write_color_table
-from scripts.summary.result import StructureVolume
 
 
 def test_lines_are_number_name_color_and_names_have_no_blanks(tmp_path):

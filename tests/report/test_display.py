@@ -12,12 +12,12 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from scripts.io.grid import Grid
+from scripts.core.grid import Grid
+from scripts.posterior.result import StructureVolume
 from scripts.report.colors import difference_scale, label_colors, nice_ceiling, uncertainty_scale
 from scripts.report.display import Coarse, Frame, crop_box, intensity_window, plane_slice, to_unit
 from scripts.report.tiles import Painter, boundary
 from scripts.report.viewer import gray_volume, label_volume, niivue_script, niivue_version, overlay_volume
-from scripts.summary.result import StructureVolume
 
 SHAPE = (5, 6, 7)
 AFFINE = np.array([[2.0, 0, 0, -4], [0, 2.5, 0, -7], [0, 0, 3.0, -9], [0, 0, 0, 1]])

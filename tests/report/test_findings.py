@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scripts.io.grid import Grid
+from scripts.core.grid import Grid
+from scripts.posterior.result import Mode, StructureVolume
 from scripts.report.findings import find, in_view, mode_difference, mode_distances
 from scripts.report.tables import diagnostic_rows, key_figures, output_files, time_rows, version_text, volume_rows
-from scripts.summary.result import Mode, StructureVolume
 
 
 def test_the_peak_lies_where_it_was_put(make_result):

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts.data.errors import DataError
-from scripts.io.grid import Grid
+from scripts.core.errors import DataError
+from scripts.core.grid import Grid
+from scripts.posterior.result import LabelResult, RegistrationResult
 from scripts.report import page, tiles
 from scripts.report.page import render_report, write_report
-from scripts.summary.result import LabelResult, RegistrationResult
 from tests.report.conftest import NASTY
 
 LOADING = {"src", "href", "srcset", "data", "poster", "action", "formaction", "background", "xlink:href"}

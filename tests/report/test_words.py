@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from scripts.posterior.result import StructureVolume
 from scripts.report.findings import Findings, Place, Region
 from scripts.report.names import direction, enumerate_words, finite, number, percent, plain_name
 from scripts.report.verdict import verdict
 from scripts.report.words import cautions
-from scripts.summary.result import StructureVolume
 
 from .conftest import DIAGNOSTICS
 

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from ignite.engine import Events
 
-from scripts.engines.checkpoint import load_network, random_state, read, save_atomically, set_random_state
+from scripts.core.checkpoint import load_network, random_state, read, save_atomically, set_random_state
+from scripts.core.errors import CheckpointError
+from scripts.core.processes import Processes
+from scripts.core.truth import truth
 from scripts.engines.distributed import check_agreement
-from scripts.engines.errors import CheckpointError
 from scripts.engines.updates import network_of
-from scripts.processes import Processes
-from scripts.truth import truth
 
 logger = logging.getLogger(__name__)
 LAST, BEST = "last.pt", "model.pt"

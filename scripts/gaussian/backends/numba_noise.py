@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit, prange
 from torch import Tensor
 
-from scripts.gaussian.backends.threads import LOCK, use_torch_threads
+from scripts.core.threads import LOCK, use_torch_threads
 
 _SHIFT_30, _SHIFT_27, _SHIFT_31 = np.uint64(30), np.uint64(27), np.uint64(31)
 _SHIFT_32, _LOW_32 = np.uint64(32), np.uint64(0xFFFFFFFF)

@@ -14,9 +14,9 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
+from scripts.core.threads import LOCK, use_torch_threads
 from scripts.gaussian.backends.numba_simd import TILE, sum_of_outer_products
 from scripts.gaussian.backends.numba_solve import OFFSETS
-from scripts.gaussian.backends.threads import LOCK, use_torch_threads
 from scripts.gaussian.stencil import Stencil
 
 

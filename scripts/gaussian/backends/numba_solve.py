@@ -15,8 +15,8 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
+from scripts.core.threads import LOCK, use_torch_threads
 from scripts.gaussian.backends.numba_simd import TILE, prefetch, transpose_tile, update_voxel
-from scripts.gaussian.backends.threads import LOCK, use_torch_threads
 from scripts.gaussian.stencil import PRECEDING, Stencil
 
 LANES = (32, 16, 8)

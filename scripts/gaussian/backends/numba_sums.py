@@ -11,7 +11,7 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
-from scripts.gaussian.backends.threads import LOCK, use_torch_threads
+from scripts.core.threads import LOCK, use_torch_threads
 
 _BLOCK = 4096
 

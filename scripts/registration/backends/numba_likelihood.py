@@ -24,7 +24,7 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
-from scripts.gaussian.backends.threads import LOCK, use_torch_threads
+from scripts.core.threads import LOCK, use_torch_threads
 from scripts.registration.backends.lanes import LANES
 from scripts.registration.backends.numba_blocks import correlate_block, slide_block, warp_block
 

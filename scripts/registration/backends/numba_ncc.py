@@ -13,7 +13,7 @@ from numba import njit, prange
 from torch import Tensor
 
 # One lock and one number of threads for all compiled loops of the process: numba's own threads are not reentrant.
-from scripts.gaussian.backends.threads import LOCK, use_torch_threads
+from scripts.core.threads import LOCK, use_torch_threads
 
 _SLAB = 24
 """Planes a job; a slab's start costs window - 1 planes of additions."""

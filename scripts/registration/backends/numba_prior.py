@@ -7,7 +7,7 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
-from scripts.gaussian.backends.threads import LOCK, use_torch_threads
+from scripts.core.threads import LOCK, use_torch_threads
 
 
 def diffusion_energy(z: Tensor) -> Tensor:

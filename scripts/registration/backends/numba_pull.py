@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit, prange
 from torch import Tensor
 
-from scripts.gaussian.backends.threads import LOCK, use_torch_threads
+from scripts.core.threads import LOCK, use_torch_threads
 
 
 def linear(volume: Tensor, displacement: Tensor, matrix: np.ndarray, per_mm: np.ndarray) -> Tensor:

@@ -14,7 +14,7 @@ from numba import njit, prange
 from torch import Tensor
 
 # One lock and one number of threads for all compiled loops of the process: numba's own threads are not reentrant.
-from scripts.gaussian.backends.threads import LOCK, use_torch_threads
+from scripts.core.threads import LOCK, use_torch_threads
 
 
 def linear(image: Tensor, ddf: Tensor, border: bool) -> Tensor:

@@ -18,8 +18,8 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from scripts.data.synthetic import synthesize_subject
-from tests.workflows.conftest import ROOT
+from scripts.synthetic.subjects import synthesize_subject
+from tests.commands.conftest import ROOT
 
 START_SECONDS = 600
 # A torch without CUDA cannot load torchvision's compiled operators, and torchvision then fails to describe them.

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import SimpleITK as sitk  # noqa: N813
 
-from scripts.workflows.application import Application
+from scripts.commands.apply import Application
 from tests.bundle.monailabel.conftest import Server, run_inference, write_scan
-from tests.workflows.conftest import ROOT
+from tests.commands.conftest import ROOT
 
 pytestmark = pytest.mark.monailabel
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import SimpleITK as sitk  # noqa: N813
 
-from scripts.data.labels import SEG35
+from scripts.core.seg35 import SEG35
 from tests.bundle.monailabel.conftest import Server, run_inference, write_scan
-from tests.workflows.conftest import ROOT
+from tests.commands.conftest import ROOT
 
 pytestmark = pytest.mark.monailabel
 

@@ -1,0 +1,101 @@
+"""A grid of voxels in space: shape and affine, in nibabel's convention (RAS, millimeters)."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+from monai.data import MetaTensor
+
+LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
+"""From RAS (nibabel, MONAI) to LPS (ITK, DICOM) and back."""
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Where the voxels of an image are.
+
+    Attributes:
+        shape: voxels along the array's axes (X, Y, Z).
+        affine: from array indices to RAS millimeters, (4, 4) float64.
+    """
+
+    shape: tuple[int, int, int]
+    affine: np.ndarray
+
+    @classmethod
+    def of(cls, volume: MetaTensor) -> Grid:
+        """The grid of a volume [1, X, Y, Z]."""
+        x, y, z = (int(size) for size in volume.shape[1:])
+        return cls((x, y, z), np.asarray(volume.affine, dtype=np.float64))
+
+    @property
+    def spacing(self) -> np.ndarray:
+        """Edges of a voxel in mm, (3,)."""
+        return np.linalg.norm(self.affine[:3, :3], axis=0)
+
+    @property
+    def voxel_volume(self) -> float:
+        """Volume of a voxel in mm³."""
+        return float(abs(np.linalg.det(self.affine[:3, :3])))
+
+    @property
+    def bounds(self) -> np.ndarray:
+        """Smallest and largest RAS coordinates of the voxels' centers in mm, (2, 3)."""
+        corners = np.array(np.meshgrid(*[(0, size - 1) for size in self.shape], indexing="ij")).reshape(3, -1).T
+        world = self.to_world(corners)
+        return np.stack([world.min(0), world.max(0)])
+
+    def to_world(self, indices: np.ndarray) -> np.ndarray:
+        """Array indices (N, 3) to RAS mm (N, 3)."""
+        return np.asarray(indices) @ self.affine[:3, :3].T + self.affine[:3, 3]
+
+    def to_indices(self, points: np.ndarray) -> np.ndarray:
+        """RAS mm (N, 3) to array indices (N, 3), as floats."""
+        inverse = np.linalg.inv(self.affine)
+        return np.asarray(points) @ inverse[:3, :3].T + inverse[:3, 3]
+
+    def same_as(self, other: Grid, tolerance: float = 1e-3) -> bool:
+        """Whether both have the same voxels, to a part of a millimeter."""
+        return self.shape == other.shape and float(np.abs(self.affine - other.affine).max()) < tolerance
+
+
+def affine_displacement(grid: Grid, matrix: np.ndarray) -> np.ndarray:
+    """How far an affine map (4, 4) of RAS mm moves each voxel's center: [3, X, Y, Z], mm, float32."""
+    to_shift = (matrix - np.eye(4)) @ grid.affine
+    i, j, k = (np.arange(size, dtype=np.float64) for size in grid.shape)
+    out = np.empty((3, *grid.shape), dtype=np.float32)
+    for axis in range(3):
+        a, b, c, offset = to_shift[axis]
+        out[axis] = (a * i + offset)[:, None, None] + (b * j)[:, None] + c * k
+    return out
+
+
+def are_apart(one: Grid, other: Grid) -> bool:
+    """Whether two volumes have no point of space in common.
+
+    They are compared as they lie, also when oblique: two convex bodies are apart exactly if they are along one of the
+    normals of their faces or one of the cross products of their edges.
+    """
+    edges = [grid.affine[:3, :3].T for grid in (one, other)]  # rows, each (3, 3)
+    normals = [np.linalg.inv(rows).T for rows in edges]
+    crossed = [np.cross(a, b) for a, b in itertools.product(*edges)]
+    corners = [_corners(grid) for grid in (one, other)]
+    for axis in (*normals[0], *normals[1], *crossed):
+        first, second = (points @ axis for points in corners)
+        if first.max() < second.min() or second.max() < first.min():
+            return True
+    return False
+
+
+def bounds_text(grid: Grid) -> str:
+    """The box around a volume's voxels in words."""
+    low, high = grid.bounds
+    return ", ".join(f"{name} {a:.0f}..{b:.0f}" for name, a, b in zip("RAS", low, high, strict=True)) + " mm"
+
+
+def _corners(grid: Grid) -> np.ndarray:
+    """Corners of the volume, at the outer edges of its voxels, in RAS mm, (8, 3)."""
+    indices = np.array(list(itertools.product(*[(-0.5, size - 0.5) for size in grid.shape])))
+    return grid.to_world(indices)

@@ -1,1 +1,0 @@
-"""Files at the border: grids in space, NIfTI, ITK transforms, the posterior on disk."""

@@ -1,0 +1,1 @@
+"""The posterior of a pair: drawn, weighed, summarized, stored, and given further evidence."""

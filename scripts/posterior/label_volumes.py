@@ -1,0 +1,137 @@
+"""Labels carried over by every sampled field: probabilities, entropy, volumes with credible intervals."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scripts.core.atomic import writing
+from scripts.core.errors import DataError
+from scripts.core.grid import Grid
+from scripts.core.seg35 import SEG35
+from scripts.posterior.label_samples import LabelSamples
+from scripts.posterior.result import LabelResult, StructureVolume
+from scripts.registration.space import PairSpace
+
+SEG35_AT_LEAST = 25
+"""So many different labels from 1 to 35 are taken for those of seg35."""
+MOST_STRUCTURES = 2000
+"""More different values than this are no anatomical labels."""
+
+
+def label_values(label_map: Tensor) -> list[int]:
+    """The labels in a map, without 0, in order.
+
+    Raises:
+        DataError: when there is none, or far too many.
+    """
+    values = [int(value) for value in label_map.unique() if value != 0]
+    if not values:
+        raise DataError("moving_label: the map is empty, all values are 0")
+    if len(values) > MOST_STRUCTURES:
+        raise DataError(f"moving_label: {len(values)} different values; is this an intensity image?")
+    return values
+
+
+def structure_names(values: list[int], names: Mapping[int, str] | None = None) -> dict[int, str]:
+    """A name for each label: the given one, else that of seg35 if the map seems to be such a one, else its number.
+
+    Small numbers alone do not make it seg35: maps of tissues have 1, 2, 3, and parts of FreeSurfer's have few above 35.
+    """
+    given = dict(names or {})
+    seems_seg35 = max(values) <= len(SEG35) and len(values) >= SEG35_AT_LEAST
+    known = {number: label.name for number, label in SEG35.items()} if seems_seg35 else {}
+    return {value: given.get(value) or known.get(value) or f"label {value}" for value in values}
+
+
+class LabelAccumulator:
+    """Warps the moving label map by one sampled field after the other.
+
+    Args:
+        moving_label: on the moving file's grid, [X', Y', Z'], integers.
+        space: the grids.
+        names: of the labels.
+        fixed_label: the fixed image's own map, to compare with.
+        source: the map's grid; None for the moving file's.
+    """
+
+    def __init__(
+        self,
+        moving_label: Tensor,
+        space: PairSpace,
+        names: Mapping[int, str] | None = None,
+        fixed_label: Tensor | None = None,
+        source: Grid | None = None,
+    ) -> None:
+        self.space, self.source = space, source
+        self.values = label_values(moving_label)
+        self.names = structure_names(self.values, names)
+        self.moving_label = moving_label.to(torch.int32)
+        self.fixed_label = fixed_label
+        self._samples = LabelSamples(self.values, voxel_volume=space.fixed.voxel_volume)
+
+    def add(self, displacement: Tensor, weight: float) -> None:
+        """Take one field into account: its displacement at the fixed file's voxels [3, X, Y, Z], mm."""
+        self._samples.add(self.space.warp_labels(self.moving_label, displacement, self.source), weight)
+
+    def result(self) -> LabelResult:
+        """What the samples say together."""
+        summary = self._samples.summary()
+        intervals = self._samples.volume_interval(0.95)
+        volumes = []
+        for i, (value, (own, dice)) in enumerate(zip(self.values, self._compare(summary.label), strict=True)):
+            mean, lower, upper = (float(part[i]) for part in intervals)
+            volumes.append(StructureVolume(value, self.names[value], mean, lower, upper, own, dice))
+        return LabelResult(
+            label=summary.label.cpu().numpy(),
+            probability=summary.probability.float().cpu().numpy(),
+            entropy=summary.entropy.float().cpu().numpy(),
+            volumes=volumes,
+            fixed_label=None if self.fixed_label is None else self.fixed_label.cpu().numpy(),
+        )
+
+    def dice(self, label_map: Tensor) -> float:
+        """Mean Dice of a label map against the fixed image's own, over the structures that both have."""
+        scores = [score for _, score in self._compare(label_map) if score is not None]
+        return float(np.mean(scores)) if scores else float("nan")
+
+    def _compare(self, label_map: Tensor) -> list[tuple[float | None, float | None]]:
+        """For each structure its volume in the fixed image's own map, and the Dice of a map against it.
+
+        None without such a map; the Dice is None without such a structure. All are counted in one pass: at 1 mm, a
+        comparison for each of some thirty structures takes many seconds.
+        """
+        if self.fixed_label is None:
+            return [(None, None)] * len(self.values)
+        own, found = (self._codes(part) for part in (self.fixed_label, label_map))
+        count = len(self.values) + 1
+        sizes, others, overlaps = (np.bincount(codes, minlength=count) for codes in (own, found, own[own == found]))
+        out: list[tuple[float | None, float | None]] = []
+        for code in range(1, count):
+            size = int(sizes[code])
+            dice = 2 * int(overlaps[code]) / (size + int(others[code])) if size else None
+            out.append((size * self.space.fixed.voxel_volume, dice))
+        return out
+
+    def _codes(self, label_map: Tensor) -> np.ndarray:
+        """Each voxel's place in `values`, from 1; 0 for any other number. Shape (X · Y · Z,)."""
+        flat = label_map.cpu().numpy().ravel()
+        places = np.searchsorted(self.values, flat)
+        places[places == len(self.values)] = 0
+        return np.where(np.asarray(self.values)[places] == flat, places + 1, 0)
+
+
+def write_volumes(volumes: list[StructureVolume], path: Path) -> None:
+    """`volumes.csv`: one row a structure."""
+    with writing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["label", "name", "volume_mm3", "lower_95_mm3", "upper_95_mm3", "fixed_volume_mm3", "dice"])
+        for row in volumes:
+            figures = [f"{value:.1f}" for value in (row.mean, row.lower, row.upper)]
+            own = "" if row.fixed is None else f"{row.fixed:.1f}"
+            writer.writerow([row.label, row.name, *figures, own, "" if row.dice is None else f"{row.dice:.4f}"])

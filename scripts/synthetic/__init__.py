@@ -1,0 +1,1 @@
+"""Synthetic brains with known labels, for examples, tests and trainings without scans."""
