@@ -46,7 +46,7 @@ lint: $(READY)
 	$(BIN)/mypy
 
 bench: $(READY)
-	$(BIN)/python -m bundle.benchmark all
+	$(BIN)/python -m experiments.benchmark all
 
 clean:
 	rm -rf $(VENV) $(LABEL) output .pytest_cache .mypy_cache .ruff_cache

@@ -1,6 +1,6 @@
 """`python -m bundle.grow`: weights for images of twice the resolution, from which training goes on.
 
-    python -m bundle.grow models/variants/s_lc_10l.pt output/one_mm/start.pt
+    python -m bundle.grow experiments/weights/s_lc_10l.pt output/one_mm/start.pt
 
 A network that was trained at 2 mm knows nothing of images at 1 mm. A larger one does from the start what the small one
 does, if the small one is its coarse part: its finest level averages blocks of eight voxels, the levels below are those

@@ -26,12 +26,12 @@ EXPRESSIONS = {
     "$@bundle_root + '/output/paper'",
     "$@bundle_root + '/output/comparison'",
     "$@bundle_root + '/configs/splits/oasis_ixi.json'",
-    "$@bundle_root + '/models/variants/mean.pt'",
+    "$@bundle_root + '/experiments/weights/mean.pt'",
     "$@bundle_root + '/configs/splits/oasis.json'",
     "$@bundle_root + '/output/one_mm'",
     "$@output_dir + '/start.pt'",
     "$@bundle_root + '/models/model_1mm.pt'",
-    "$@bundle_root + '/models/variants/s_lc_10l.pt'",
+    "$@bundle_root + '/experiments/weights/s_lc_10l.pt'",
     "$torch.device('cuda:0' if torch.cuda.is_available() else 'cpu')",
     "$@network_def.to(@device)",
     "$@network_def.weight_scale",
@@ -143,7 +143,7 @@ def test_weights_with_scales_of_columns_can_be_used_for_inference():
     parser = ConfigParser()
     parser.read_config(str(ROOT / "configs/inference.json"))
     parser["column_rate"] = 100.0
-    assert load_network(parser.get_parsed_content("network_def"), ROOT / "models/variants/s_lc_10l.pt") == []
+    assert load_network(parser.get_parsed_content("network_def"), ROOT / "experiments/weights/s_lc_10l.pt") == []
 
 
 def test_the_preset_for_1_mm_reads_its_weights():

@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 
-from bundle.benchmark.fusion import WORK, kernels
+from experiments.benchmark.fused_kernels import WORK, kernels
 from scripts.core.fusion import FusionWarning, fused, fusing
 
 INDUCTOR = pytest.param(

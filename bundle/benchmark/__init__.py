@@ -1,1 +1,0 @@
-"""Speed and memory, measured in one run: `python -m bundle.benchmark solve` and the like."""

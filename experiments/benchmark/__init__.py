@@ -1,0 +1,1 @@
+"""Speed and memory, measured in one run: `python -m experiments.benchmark solve` and the like."""
