@@ -1,4 +1,4 @@
-"""`python -m experiments.comparison`: train and evaluate the paper's variants at 2 mm, as docs/results.md compares them.
+"""`python -m experiments.comparison`: train and evaluate the paper's variants at 2 mm, for docs/results.md.
 
     python -m experiments.comparison --dataset_dir /data/oasis2mm,/data/ixi2mm --work_dir output/comparison
 

@@ -1,4 +1,4 @@
-"""`python -m experiments.example_figure --dataset_dir DIR`: the paper's examples, an Oracle and two modes, of real pairs.
+"""`python -m experiments.example_figure --dataset_dir DIR`: the paper's examples of real pairs.
 
 Every pair is sampled as `run evaluation` samples it, as whole volumes. Two pairs are picked: the one whose best
 resampled field, the Oracle, is furthest above the mean field by Dice, and the one whose fields fall most clearly into

@@ -1,4 +1,4 @@
-"""`python -m experiments.gaussian_picture`: draw displacement fields from structured Gaussians and show them as a picture.
+"""`python -m experiments.gaussian_picture`: a picture of displacement fields drawn from structured Gaussians.
 
 Four covariances with the same marginal standard deviation, the paper's D, LD, C and LC, so that the picture shows what
 the structure adds: from jitter that means nothing to deformations that could be anatomy.

@@ -1,4 +1,4 @@
-"""`python -m experiments.training_figure RUN [RUN …] --output figure.png`: how trainings went, as in the paper's appendix.
+"""`python -m experiments.training_figure RUN [RUN …] --output figure.png`: how trainings went.
 
 Validation Dice (with that of the unregistered pairs), variance of the displacements, and effective sample size as a
 share of the proposals, against the iteration, from each run's validation.csv.

@@ -18,6 +18,7 @@ from monai.bundle import ConfigParser, verify_net_in_out
 from scripts.core.checkpoint import load_network, read
 from tests.engines.conftest import ROOT, TINY, train
 
+CONFIGS = ("configs/**/*.yaml", "configs/**/*.json", "experiments/*.yaml", "experiments/*.json")
 PRESETS = sorted((ROOT / "configs/presets").iterdir())
 # Every expression that MONAI evaluates in a shipped config; a new one is to be looked at before it is added here.
 EXPRESSIONS = {
@@ -97,7 +98,7 @@ def test_expressions_in_configs_are_the_listed_ones():
         elif isinstance(node, str) and node.startswith("$"):
             found.add(node)
 
-    for path in [*ROOT.glob("configs/**/*.yaml"), *ROOT.glob("configs/**/*.json")]:
+    for path in (path for pattern in CONFIGS for path in ROOT.glob(pattern)):
         walk(yaml.safe_load(path.read_text()))
     assert found <= EXPRESSIONS, found - EXPRESSIONS
     assert found == EXPRESSIONS, f"not used any more: {EXPRESSIONS - found}"

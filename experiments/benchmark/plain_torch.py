@@ -1,4 +1,4 @@
-"""Weighing a proposal as one writes it first, in plain torch: what `experiments.benchmark.inference` compares ours with.
+"""Weighing a proposal as one writes it first, in plain torch: what `experiments.benchmark.inference` compares with.
 
 Nothing here is made slow on purpose. Where there was a choice, the faster of the obvious ways was taken: the spline as
 sums of shifted slices instead of transposed convolutions, means over windows an axis at a time, the fixed image's

@@ -1,4 +1,4 @@
-"""`python -m experiments.results`: the tables of docs/results.md and docs/README.md and their figures, from docs/results.
+"""`python -m experiments.results`: the tables and figures of docs/results.md and docs/README.md, from docs/results.
 
     python -m experiments.results                                       make tables and figures
     python -m experiments.results check                                 are the tables what the CSV files give?
@@ -6,9 +6,9 @@
                                                                    take in an evaluation's folder
     python -m experiments.results training RUN --name s_lc_10l          take in a training's validation.csv
     python -m experiments.results calibration FOLDER                    take in what `run calibration` reported
-    python -m experiments.results volumes FOLDER                        take in the volumes of `experiments.baselines --samples`
+    python -m experiments.results volumes FOLDER                        take in the volumes of `baselines --samples`
 
-Groups are variants (2 mm, the models of `experiments.comparison`, the networks alone), longer (some of them, trained for
+Groups are variants (2 mm, the models of `experiments.comparison`, networks alone), longer (some of them, trained for
 three times as many steps), refined (the variants with refinement), shipped (2 mm, models/model.pt: `model` as the
 bundle registers files, `network` without refinement), baselines (2 mm, other tools), one_mm (files at 1 mm), timed (the
 same on a few pairs, all in one go on one core: for their seconds) and perturbed (the shipped model on disturbed pairs,

@@ -12,7 +12,7 @@ from scripts.commands.result_folder import DIAGNOSTICS, check_folder, result_fol
 from scripts.core.errors import DataError
 from scripts.data.pair_again import prepare_again
 from scripts.evidence.knowledge import Knowledge
-from scripts.posterior.conditioning import condition_pair
+from scripts.posterior.conditioning import check_conditionable, condition_pair
 from scripts.posterior.settings import Clock, Settings
 from scripts.posterior.stored import StoredPosterior
 from scripts.report.page import write_report
@@ -50,6 +50,7 @@ def write_conditioned(
     Raises:
         DataError: when something is wrong with what was given.
     """
+    check_conditionable(stored)
     if own.resolve().is_relative_to(folder.resolve()):
         raise DataError(f"--output_dir {folder} holds the registration itself; choose another folder")
     sources = {key: str(Path(path).expanduser().resolve()) for key, path in {**stored.files, **files}.items()}

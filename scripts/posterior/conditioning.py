@@ -64,17 +64,7 @@ def condition_pair(
         DataError: for a posterior that is conditioned already or of a velocity, and for evidence that is not usable.
     """
     clock = clock or Clock()
-    if not stored.target:
-        raise DataError("posterior: made by an earlier version, without what its weights need; register the pair again")
-    if stored.observations is not None:
-        raise DataError(
-            "posterior: it is conditioned already; give the registration's own posterior.pt and all you know at once"
-        )
-    if not isinstance(stored.transform, DisplacementTransform):
-        raise DataError(
-            "posterior: its fields are velocities, and where a point goes is not linear in a velocity; "
-            "conditioning needs a model of displacements"
-        )
+    check_conditionable(stored)
     fixed, moving = (item[key].as_tensor()[None].to(device) for key in ("fixed", "moving"))
     mask = item["fixed_mask"].as_tensor()[None].to(device) if "fixed_mask" in item else None
     target = make_target(stored.target, stored.transform).to(device)
@@ -114,6 +104,25 @@ def condition_pair(
     result.diagnostics["conditioning"] = figures
     result.warnings += _remarks(figures)
     return given, result
+
+
+def check_conditionable(stored: StoredPosterior) -> None:
+    """Refuse a posterior that cannot be conditioned; to be called before its files are read again, too.
+
+    Raises:
+        DataError: with the reason.
+    """
+    if not stored.target:
+        raise DataError("posterior: made by an earlier version, without what its weights need; register the pair again")
+    if stored.observations is not None:
+        raise DataError(
+            "posterior: it is conditioned already; give the registration's own posterior.pt and all you know at once"
+        )
+    if not isinstance(stored.transform, DisplacementTransform):
+        raise DataError(
+            "posterior: its fields are velocities, and where a point goes is not linear in a velocity; "
+            "conditioning needs a model of displacements"
+        )
 
 
 def _climb(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import cache
+from scripts.core import cache
 
 
 @pytest.fixture

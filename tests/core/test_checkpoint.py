@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
+from scripts.core import checkpoint
 from scripts.core.checkpoint import load_network, random_state, read, save_atomically, set_random_state
 from scripts.core.errors import CheckpointError
-from scripts.engines import checkpoint
 from scripts.networks import ProposalLayout, ProposalNetwork
 from tests.engines.conftest import ROOT
 

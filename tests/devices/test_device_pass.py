@@ -169,7 +169,7 @@ def test_resampling_and_summary_stay_on_the_device():
 
     summarize(2)
     few, many = summarize(8), summarize(16)
-    assert few.asked == many.asked == {"summary/fields.py:summary": 1}
+    assert few.asked == many.asked == {"posterior/field_summary.py:summary": 1}
     assert not few.moved + many.moved
     assert (many.launches - few.launches) / 8 < 200
 

@@ -12,7 +12,7 @@ import yaml
 from fire.parser import DefaultParseValue
 from monai.bundle import ConfigParser
 
-from bundle import comparison
+from experiments import comparison
 from scripts.core.checkpoint import load_network, read, save_atomically
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from bundle import conditioning_experiment
+from experiments import conditioning
 from experiments.conditioning import (
     COLUMNS,
     load_model,
@@ -80,7 +80,7 @@ def test_the_documented_table_is_that_of_the_documented_rows():
 
 def test_the_experiment_runs_with_the_shipped_config_as_it_is(tmp_path, monkeypatch):
     """Two drawn people of 6 mm in the layout of the dataset."""
-    monkeypatch.setattr(conditioning_experiment, "SMALLEST", 8)  # voxels of 6 mm
+    monkeypatch.setattr(conditioning, "SMALLEST", 8)  # voxels of 6 mm
     people = ["a", "b"]
     for seed, name in enumerate(people):
         subject = synthesize_subject(seed=seed, shape=(26, 32, 37), spacing=6.0)

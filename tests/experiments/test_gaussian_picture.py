@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from PIL import Image
 
-from bundle import gaussian_picture
+from experiments import gaussian_picture
 
 
 def test_covariances_have_the_stated_standard_deviation():

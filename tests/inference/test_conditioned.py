@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 from scripts.gaussian.errors import OutOfMemoryError, ShapeError
-from scripts.inference import conditioning
+from scripts.inference import conditioned as conditioning
 from scripts.inference.conditioned import ConditionedGaussian
 from scripts.inference.errors import ObservationError
 from scripts.inference.observations import Observations

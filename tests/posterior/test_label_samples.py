@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from scripts.evaluation import label_samples
 from scripts.evaluation.calibration import multiclass_entropy
+from scripts.posterior import label_samples
 from scripts.posterior.boxes import box_shape
 from scripts.posterior.dice import dice_per_structure
 from scripts.posterior.label_samples import LabelSamples, weighted_quantile

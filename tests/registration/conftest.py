@@ -5,7 +5,7 @@ import torch
 from scipy.ndimage import uniform_filter
 from torch import Tensor
 
-from scripts.registration import similarity, warp
+from scripts.registration import local_correlation, warp
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"))]
 
@@ -19,7 +19,7 @@ def device(request: pytest.FixtureRequest) -> str:
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each test with the compiled loops (for float32 on the CPU) and with their torch twins."""
     if request.param == "torch":
-        for module in (similarity, warp):
+        for module in (local_correlation, warp):
             monkeypatch.setattr(module, "compiled", lambda name, *tensors: None)
     return request.param
 
