@@ -21,7 +21,8 @@ RUN apt-get update \
 ARG TORCH_INDEX=""
 WORKDIR /opt/structured-sir
 COPY Makefile requirements.txt ./
-# To run as somebody who owns nothing but this folder, where numba keeps what it compiles.
+# To run as somebody who owns nothing but this folder, for its `output`. What numba compiles goes to the user's cache
+# folder, below HOME (see scripts/core/cache.py).
 RUN PIP_EXTRA_INDEX_URL="${TORCH_INDEX}" PIP_NO_CACHE_DIR=1 make setup && chown 1000:1000 .
 COPY --chown=1000:1000 LICENSE README.md CHANGELOG.md ./
 COPY --chown=1000:1000 bundle bundle

@@ -1,7 +1,7 @@
 # make demo   see it work            make test   everything that must hold
 # make lint   style and types        make bench  how fast it is on this machine
 # make test-monailabel   the real MONAI Label server with this bundle; its own environment in .venv-monailabel
-# Each target makes its own environment in .venv first; nothing is installed outside this folder.
+# Each target first makes its environment in .venv; only compiled loops go elsewhere (~/.cache/structured-sir-numba).
 
 PYTHON ?= python3
 WORKERS ?= 2

@@ -11,15 +11,18 @@ import hashlib
 import json
 import sys
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
+
+from scripts.core.atomic import atomic_path
 
 ROOT = Path(__file__).parents[1]
 NAME = "structured_sir_registration"
 """Name of the bundle, and of the folder that unpacking makes."""
 FOLDERS = ("bundle", "configs", "docs", "models", "scripts")
 FILES = ("CHANGELOG.md", "LICENSE", "Makefile", "README.md", "requirements.txt")
-LEFT_BY_APP = tuple(PurePosixPath("bundle/monailabel") / name for name in ("bin", "lib", "logs", "model"))
+LEFT_BY_APP = tuple(Path("bundle/monailabel") / name for name in ("bin", "lib", "logs", "model"))
 """Folders that a MONAI Label server makes in its app: logs and copies, no part of the bundle."""
 MANIFEST = "manifest.json"
 EARLIEST = (1980, 1, 1, 0, 0, 0)  # that a zip file can state
@@ -37,11 +40,10 @@ def bundle_files(root: Path = ROOT) -> list[Path]:
     """
     found = [Path(name) for name in FILES if (root / name).is_file()]
     for folder in FOLDERS:
-        for path in sorted((root / folder).rglob("*")):
+        for path in (root / folder).rglob("*"):
             relative = path.relative_to(root)
-            if any(part.startswith(".") or part == "__pycache__" for part in relative.parts):
-                continue
-            if any(PurePosixPath(relative.as_posix()).is_relative_to(place) for place in LEFT_BY_APP):
+            hidden = any(part.startswith(".") or part == "__pycache__" for part in relative.parts)
+            if hidden or any(relative.is_relative_to(place) for place in LEFT_BY_APP):
                 continue
             if path.is_symlink():
                 raise PackError(f"{relative} is a link; a bundle holds files only")
@@ -50,12 +52,16 @@ def bundle_files(root: Path = ROOT) -> list[Path]:
     return sorted(found, key=lambda path: path.as_posix())
 
 
-def manifest(root: Path = ROOT) -> dict[str, object]:
+def version(root: Path = ROOT) -> str:
+    """The bundle's version."""
+    return json.loads((root / "configs/metadata.json").read_text(encoding="utf-8"))["version"]
+
+
+def manifest(root: Path = ROOT) -> dict[str, Any]:
     """Name, version, the hash of every file, and once more those of the weights."""
-    metadata = json.loads((root / "configs/metadata.json").read_text(encoding="utf-8"))
     hashes = {path.as_posix(): sha256(root / path) for path in bundle_files(root)}
     weights = {path: digest for path, digest in hashes.items() if path.startswith("models/") and path.endswith(".pt")}
-    return {"name": NAME, "version": metadata["version"], "weights": weights, "files": hashes}
+    return {"name": NAME, "version": version(root), "weights": weights, "files": hashes}
 
 
 def sha256(path: Path) -> str:
@@ -71,18 +77,11 @@ def pack(target: Path, root: Path = ROOT) -> Path:
         PackError: see :func:`bundle_files`.
         OSError: if it cannot be written.
     """
-    target = Path(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f".{target.name}.part")
     content = json.dumps(manifest(root), indent=2) + "\n"
-    try:
-        with zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
-            for path in bundle_files(root):
-                archive.writestr(_entry(path.as_posix()), (root / path).read_bytes())
-            archive.writestr(_entry(MANIFEST), content)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+    with atomic_path(target) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
+        for path in bundle_files(root):
+            archive.writestr(_entry(path.as_posix()), (root / path).read_bytes())
+        archive.writestr(_entry(MANIFEST), content)
     return target
 
 
@@ -107,13 +106,10 @@ def unpack(source: Path, folder: Path) -> Path:
     present = {str(PurePosixPath(name).relative_to(NAME)) for name in names} - {MANIFEST}
     if present != set(listed):
         raise PackError(f"{source}: differs from its manifest in {sorted(present ^ set(listed))[0]}")
-    for broken in _altered(root, listed):
-        raise PackError(f"{source}: {broken} is not the file that was packed")
+    for name, digest in listed.items():
+        if sha256(root / name) != digest:
+            raise PackError(f"{source}: {name} is not the file that was packed")
     return root
-
-
-def _altered(root: Path, hashes: dict[str, str]) -> Iterator[str]:
-    return (name for name, digest in hashes.items() if sha256(root / name) != digest)
 
 
 def _entry(name: str) -> zipfile.ZipInfo:
@@ -126,8 +122,7 @@ def _entry(name: str) -> zipfile.ZipInfo:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m bundle.pack", description="Write the bundle as one zip file.")
-    version = json.loads((ROOT / "configs/metadata.json").read_text(encoding="utf-8"))["version"]
-    default = ROOT / "output" / f"{NAME}_v{version}.zip"
+    default = ROOT / "output" / f"{NAME}_v{version()}.zip"
     parser.add_argument(
         "--output", type=Path, default=default, help=f"the zip file (default: {default.name} in output)"
     )
@@ -138,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"pack: {error}", file=sys.stderr)
         return 1
     print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB, SHA-256 {sha256(path)}")
-    for name, digest in manifest()["weights"].items():  # type: ignore[attr-defined]
+    for name, digest in manifest()["weights"].items():
         print(f"  {name}: {digest}")
     return 0
 

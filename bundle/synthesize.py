@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import nibabel as nib
 import numpy as np
 from tqdm import tqdm
 
-from scripts.synthetic.subjects import Subject, SyntheticCohort, synthesize_subject
+from scripts.core.atomic import atomic_path, write_text
+from scripts.synthetic.subjects import Subject, cohort_seeds, synthesize_subject
 
 #: Edges in mm of the volume, the same at every spacing.
 EXTENT = (160, 192, 224)
@@ -65,40 +64,22 @@ def write_cohort(output_dir: Path, num_subjects: int, spacing: float = 2.0, seed
     names = [f"OASIS_OAS1_{FIRST_ID + index:04d}_MR1" for index in range(num_subjects)]
     split = split_subjects(names)
     shape = tuple(round(edge / spacing) for edge in EXTENT)
-    seeds = SyntheticCohort(num_subjects, seed).seeds
+    seeds = cohort_seeds(num_subjects, seed)
     for name, subject_seed in zip(tqdm(names, desc="synthesize", unit="brain"), seeds, strict=True):
-        folder = output_dir / name
-        folder.mkdir(parents=True, exist_ok=True)
-        write_subject(synthesize_subject(subject_seed, shape, spacing), folder)
-    text = json.dumps(split, indent=1)
-    _replace(output_dir / "split.json", lambda path: path.write_text(text, encoding="utf-8"))
+        write_subject(synthesize_subject(subject_seed, shape, spacing), output_dir / name)
+    write_text(output_dir / "split.json", json.dumps(split, indent=1))
     return split
 
 
 def write_subject(subject: Subject, folder: Path) -> None:
-    """Write a person's image (8 bits with slope 1/255, read as 0..1) and labels into an existing folder."""
+    """Write a person's image (8 bits with slope 1/255, read as 0..1) and labels."""
     image = nib.Nifti1Image(np.round(subject.image * 255).astype(np.uint8), subject.affine)
     image.header.set_slope_inter(1 / 255, 0)
     label = nib.Nifti1Image(subject.label, subject.affine)
     for name, volume in (("aligned_norm.nii.gz", image), ("aligned_seg35.nii.gz", label)):
         volume.header.set_xyzt_units("mm")
-        _replace(folder / name, volume.to_filename)
-
-
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file beside its place and move it there, so that no reader ever sees half a file."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".partial_", suffix="".join(path.suffixes))
-    os.close(handle)
-    partial = Path(name)
-    try:
-        write(partial)
-        # Temporary files are private; what replaces them shall be as readable as any new file.
-        umask = os.umask(0)
-        os.umask(umask)
-        partial.chmod(0o666 & ~umask)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+        with atomic_path(folder / name) as part:
+            volume.to_filename(part)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

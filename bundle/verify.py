@@ -24,7 +24,7 @@ from monai.bundle import ConfigParser, ConfigWorkflow, ckpt_export, onnx_export,
 from monai.utils import optional_import
 
 from bundle.pack import FOLDERS, ROOT, bundle_files, pack, unpack
-from scripts.core.checkpoint import load_network, read
+from scripts.core.checkpoint import load_network, network_state, read
 from scripts.synthetic.subjects import synthesize_subject
 
 REQUIRED = (
@@ -45,7 +45,7 @@ _MODULES = {"pickle": ("load", "loads"), "os": ("system", "popen"), "torch.jit":
 FORBIDDEN = {"eval", "exec", *(f"{module}.{name}" for module, names in _MODULES.items() for name in names)}
 """Calls that run what a file says. Configs are code by MONAI's design; the docs say so."""
 SIZES = ((1, 2, 80, 96, 112), (1, 2, 32, 40, 48))
-"""Inputs that an exported network is compared on: the bundle's own at 2 mm, and that of its export."""
+"""Inputs that an exported network is compared on: the bundle's own at 2 mm, and that of its export, their middle."""
 
 
 class VerifyError(ValueError):
@@ -60,10 +60,9 @@ def check_files() -> None:
 
 def check_metadata() -> None:
     """metadata.json fits the schema, its version is in its changelog, and the packages are those that are pinned."""
-    path = ROOT / "configs/metadata.json"
-    metadata = json.loads(path.read_text(encoding="utf-8"))
+    metadata = json.loads((ROOT / "configs/metadata.json").read_text(encoding="utf-8"))
     # MONAI would download the schema that the file names; a file that is there already it takes instead.
-    verify_metadata(meta_file=str(path), filepath=str(ROOT / "bundle/metadata_schema.json"))
+    verify_metadata(meta_file=path_of("configs/metadata.json"), filepath=path_of("bundle/metadata_schema.json"))
     if metadata["version"] not in metadata["changelog"]:
         raise VerifyError(f"version {metadata['version']} is not in the changelog")
     pins = dict(re.findall(r"^([\w.-]+)==([\w.]+)$", (ROOT / "requirements.txt").read_text(encoding="utf-8"), re.M))
@@ -73,13 +72,24 @@ def check_metadata() -> None:
         raise VerifyError(f"not the versions of requirements.txt: {', '.join(wrong)}")
 
 
+def check_configs() -> None:
+    """Every config can be read, and every `_target_` in it is there."""
+    for path in [*sorted((ROOT / "configs").rglob("*.yaml")), *sorted((ROOT / "configs").glob("*.json"))]:
+        content = json.dumps(ConfigParser.load_config_file(str(path)))
+        for target in re.findall(r'"_target_": "([^"]*)"', content):
+            module, _, name = target.rpartition(".")
+            found, available = optional_import(module, name=name)
+            if not available or not callable(found):
+                raise VerifyError(f"{path.relative_to(ROOT)}: there is no {target}")
+
+
 def check_input_and_output() -> None:
     """The network takes and gives tensors of the shapes that metadata.json states."""
     for config in ("train.yaml", "inference.json"):
         verify_net_in_out(
             net_id="network_def",
-            meta_file=str(ROOT / "configs/metadata.json"),
-            config_file=str(ROOT / "configs" / config),
+            meta_file=path_of("configs/metadata.json"),
+            config_file=path_of(f"configs/{config}"),
             device="cpu",
             n=2,
             bundle_root=str(ROOT),
@@ -88,56 +98,24 @@ def check_input_and_output() -> None:
 
 def check_weights() -> None:
     """models/model.pt holds finite tensors and nothing else, and fits the network of both configs."""
-    state = read(ROOT / "models/model.pt")
-    broken = [name for name, value in state.items() if not bool(torch.isfinite(value).all())]
-    if broken:
+    state = network_state(read(ROOT / "models/model.pt"))
+    if broken := [name for name, value in state.items() if not bool(torch.isfinite(value).all())]:
         raise VerifyError(f"models/model.pt is not finite in {', '.join(broken)}")
     for config in ("train.yaml", "inference.json"):
         load_network(network(config), ROOT / "models/model.pt")
 
 
-def check_configs() -> None:
-    """Every config can be read, and every `_target_` in it is there."""
-    for path in [*sorted((ROOT / "configs").rglob("*.yaml")), *sorted((ROOT / "configs").glob("*.json"))]:
-        for target in _targets(ConfigParser.load_config_file(str(path))):
-            module, _, name = target.rpartition(".")
-            found, available = optional_import(module, name=name)
-            if not available or not callable(found):
-                raise VerifyError(f"{path.relative_to(ROOT)}: there is no {target}")
-
-
 def check_workflows() -> None:
     """MONAI's workflow finds all properties that training and inference have to define."""
-    brains = {"synthetic": {"num_subjects": 14, "shape": [16, 24, 24], "spacing": 9.0}}
-    kinds: tuple[tuple[str, str, dict[str, Any]], ...] = (
-        ("train.yaml", "train", brains),
-        ("inference.json", "infer", {}),
-    )
-    for config, kind, more in kinds:
-        with tempfile.TemporaryDirectory() as folder:
-            workflow = ConfigWorkflow(
-                config_file=str(ROOT / "configs" / config),
-                meta_file=str(ROOT / "configs/metadata.json"),
-                logging_file=False,
-                workflow_type=kind,
-                bundle_root=str(ROOT),
-                output_dir=folder,
-                device="$torch.device('cpu')",
-                **more,
-            )
-            workflow.initialize()
-            if problems := workflow.check_properties():
-                raise VerifyError(f"{config}: {problems}")
-            workflow.finalize()
+    _check_workflow("train.yaml", "train", synthetic={"num_subjects": 14, "shape": [16, 24, 24], "spacing": 9.0})
+    _check_workflow("inference.json", "infer")
 
 
 def check_torchscript() -> None:
     """The network as TorchScript (`ckpt_export`) gives what the network gives."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "model.ts")
-        ckpt_export(
-            net_id="network_def", filepath=path, use_trace=True, input_shape=list(SIZES[1]), **_export_options()
-        )
+        _export(ckpt_export, path)
         exported = torch.jit.load(path)
         with torch.jit.optimized_execution(False):  # which would take longer than what it saves in two runs
             _compare("TorchScript", lambda pair: exported(pair))
@@ -152,14 +130,7 @@ def check_onnx() -> None:
     names = {"input_names": ["image"], "output_names": ["pred"], "dynamic_axes": {"image": axes, "pred": axes}}
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "model.onnx")
-        onnx_export(
-            net_id="network_def",
-            filepath=path,
-            use_trace=True,
-            input_shape=list(SIZES[1]),
-            converter_kwargs={**names, "dynamo": False},
-            **_export_options(),
-        )
+        _export(onnx_export, path, converter_kwargs={**names, "dynamo": False})
         session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
         _compare("ONNX", lambda pair: torch.from_numpy(session.run(None, {"image": pair.numpy()})[0]))
 
@@ -188,63 +159,66 @@ def check_pack() -> None:
             raise VerifyError("the unpacked bundle has other files")
 
 
-CHECKS: tuple[Callable[[], None], ...] = (
-    check_files,
-    check_metadata,
-    check_configs,
-    check_input_and_output,
-    check_weights,
-    check_workflows,
-    check_torchscript,
-    check_onnx,
-    check_code,
-    check_pack,
-)
+CHECKS = {name.removeprefix("check_"): check for name, check in globals().items() if name.startswith("check_")}
+
+
+def path_of(name: str) -> str:
+    """A file of the bundle, as MONAI's functions take it."""
+    return str(ROOT / name)
 
 
 def network(config: str) -> torch.nn.Module:
     """The network that a config defines, untrained."""
     parser = ConfigParser()
-    parser.read_config(str(ROOT / "configs" / config))
+    parser.read_config(path_of(f"configs/{config}"))
     return parser.get_parsed_content("network_def")
 
 
-def _export_options() -> dict[str, Any]:
-    return {
-        "ckpt_file": str(ROOT / "models/model.pt"),
-        "config_file": str(ROOT / "configs/inference.json"),
-        "meta_file": str(ROOT / "configs/metadata.json"),
-        "bundle_root": str(ROOT),
-    }
+def _check_workflow(config: str, kind: str, **more: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        workflow = ConfigWorkflow(
+            config_file=path_of(f"configs/{config}"),
+            meta_file=path_of("configs/metadata.json"),
+            logging_file=False,
+            workflow_type=kind,
+            bundle_root=str(ROOT),
+            output_dir=folder,
+            device="$torch.device('cpu')",
+            **more,
+        )
+        workflow.initialize()
+        if problems := workflow.check_properties():
+            raise VerifyError(f"{config}: {problems}")
+        workflow.finalize()
 
 
-def _brains(shape: Sequence[int]) -> torch.Tensor:
-    """A pair of the built-in brains at 2 mm, or their middle, shape [1, 2, X, Y, Z]."""
-    images = [torch.from_numpy(synthesize_subject(seed, shape).image) for seed in (1, 2)]
-    return torch.stack(images)[None]
+def _export(export: Callable[..., object], path: str, **more: Any) -> None:
+    """Have MONAI write the trained network in another format."""
+    export(
+        net_id="network_def",
+        filepath=path,
+        ckpt_file=path_of("models/model.pt"),
+        config_file=path_of("configs/inference.json"),
+        meta_file=path_of("configs/metadata.json"),
+        bundle_root=str(ROOT),
+        use_trace=True,
+        input_shape=list(SIZES[1]),
+        **more,
+    )
 
 
 @torch.no_grad()
 def _compare(name: str, exported: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Compare an exported network with the one that was exported, on pairs of the built-in brains."""
     eager = network("inference.json").eval()
     load_network(eager, ROOT / "models/model.pt")
     for size in SIZES:
-        pair = _brains(size[2:])
+        images = [torch.from_numpy(synthesize_subject(seed, size[2:]).image) for seed in (1, 2)]
+        pair = torch.stack(images)[None]  # [1, 2, X, Y, Z]
         expected, got = eager(pair), exported(pair)
         error = float((got - expected).abs().max()) if got.shape == expected.shape else float("inf")
         if error > 1e-4 * float(expected.abs().max()):
             raise VerifyError(f"{name} differs by {error:.3g} from the network on an input of shape {size}")
-
-
-def _targets(node: Any) -> Iterator[str]:
-    if isinstance(node, dict):
-        if isinstance(node.get("_target_"), str):
-            yield node["_target_"]
-        for value in node.values():
-            yield from _targets(value)
-    elif isinstance(node, list):
-        for value in node:
-            yield from _targets(value)
 
 
 @contextmanager
@@ -261,15 +235,14 @@ def _quiet() -> Iterator[None]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the checks, or those that are named; returns the exit status."""
-    names = {check.__name__.removeprefix("check_"): check for check in CHECKS}
     parser = argparse.ArgumentParser(prog="python -m bundle.verify", description=__doc__)
-    parser.add_argument("checks", nargs="*", choices=[[], *names], help="all if none is named")
+    parser.add_argument("checks", nargs="*", choices=[[], *CHECKS], help="all if none is named")
     failed = 0
-    for name in parser.parse_args(arguments).checks or names:
-        title = (names[name].__doc__ or "").splitlines()[0]
+    for name in parser.parse_args(arguments).checks or CHECKS:
+        title = (CHECKS[name].__doc__ or "").splitlines()[0]
         try:
             with _quiet():
-                names[name]()
+                CHECKS[name]()
         except Exception as error:  # whatever MONAI raises, the other checks are still of interest
             failed += 1
             print(f"FAILED  {title}\n        {type(error).__name__}: {' '.join(str(error).split())[:500]}")

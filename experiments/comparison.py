@@ -22,7 +22,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from scripts.core.checkpoint import network_state, read, save_atomically
+from scripts.core.checkpoint import read
+from scripts.inference.model import load_model
 
 ROOT = Path(__file__).resolve().parents[1]
 WEIGHTS = ROOT / "experiments/weights"
@@ -110,14 +111,14 @@ def train(variant: str, folders: Sequence[str], output: Path, steps: int) -> Non
 def keep_weights(checkpoint: Path, path: Path) -> None:
     """File a training's weights beside those of the other variants, without what only training needs."""
     if checkpoint.is_file():
-        save_atomically(dict(network_state(read(checkpoint))), path)
+        load_model(checkpoint).save(path)
 
 
 def restore(weights: Path, checkpoint: Path, steps: int) -> None:
     """Kept weights as the checkpoint of a finished training, for evaluation."""
     if not checkpoint.is_file():
         checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        save_atomically({"network": read(weights), "progress": {"iteration": steps}}, checkpoint)
+        load_model(weights).save(checkpoint, progress={"iteration": steps})
 
 
 def finished(checkpoint: Path, steps: int) -> bool:

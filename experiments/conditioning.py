@@ -22,23 +22,23 @@ from typing import Any
 
 import nibabel as nib
 import numpy as np
-import torch
 from monai.bundle import ConfigParser
 from scipy.spatial import cKDTree
 
 from experiments.simulated_expert import Marks, marks_at_tips, marks_where_worst
-from scripts.core.checkpoint import load_network
 from scripts.core.seg35 import SEG35
 from scripts.data.corrections import read_correction
 from scripts.data.splits import read_split
 from scripts.evidence.knowledge import Knowledge
 from scripts.evidence.landmarks import Landmarks
 from scripts.evidence.outline import outline_points
-from scripts.posterior.conditioning import condition_pair
+from scripts.posterior.conclusions import conclude
+from scripts.posterior.conditioning import condition_again
+from scripts.posterior.pair_images import PairImages
+from scripts.posterior.posterior import Posterior
 from scripts.posterior.result import RegistrationResult
-from scripts.posterior.sampler import register_pair
-from scripts.posterior.settings import Settings
-from scripts.posterior.stored import StoredPosterior
+from scripts.posterior.sampler import Sampler
+from scripts.registration.space import PairSpace
 
 ROOT = Path(__file__).parents[1]
 METHODS = ("worst", "worst_still", "exact", "tips", "outline", "outline_still")
@@ -58,12 +58,11 @@ def main() -> None:
     arguments = _parser().parse_args()
     rows: list[dict[str, Any]] = []
     if arguments.dataset_dir is not None:
-        model = load_model(arguments.ckpt_path)
-        settings = settings_of(model, arguments.num_proposals, arguments.num_samples)
+        model = load_model(arguments.ckpt_path, arguments.num_proposals, arguments.num_samples)
         people = read_split(arguments.split_file).parts["val"]
         for moving, fixed in list(itertools.permutations(people, 2))[: arguments.pairs]:
             item = load_pair(model, arguments.dataset_dir, moving, fixed)
-            for row in run_pair(item, model, settings, arguments.structures, arguments.methods):
+            for row in run_pair(item, model["sampler"], arguments.structures, arguments.methods):
                 rows.append({"weights": arguments.name, "moving": moving, "fixed": fixed, **row})
                 print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
             write_rows(rows, arguments.csv)
@@ -71,33 +70,23 @@ def main() -> None:
     print(f"{arguments.csv} and the table in {arguments.docs} are written")
 
 
-def settings_of(model: Mapping[str, Any], num_proposals: int, num_samples: int) -> Settings:
-    """How pairs are registered; a temperature of None is that of the weights, or the one of training."""
-    return Settings(
-        num_proposals,
-        num_samples,
-        model["temperature"],
-        refine_steps=model["refine_steps"],
-        num_modes=0,
-        progress=False,
-    )
-
-
-def load_model(ckpt_path: Path, **overrides: Any) -> dict[str, Any]:
-    """Network, objective, preprocessing, temperature and refinement of configs/inference.json, with these weights.
+def load_model(ckpt_path: Path, num_proposals: int, num_samples: int, **overrides: Any) -> dict[str, Any]:
+    """Sampler and preprocessing of configs/inference.json, with these weights.
 
     Args:
         ckpt_path: the weights.
+        num_proposals: drawn for each pair.
+        num_samples: resampled of them.
         overrides: values of the config.
     """
     parser = ConfigParser()
     parser.read_config(str(ROOT / "configs/inference.json"))
-    parser.update({"bundle_root": str(ROOT), "align": "none", "device": "$torch.device('cpu')", **overrides})
-    names = ("network_def", "objective", "preprocessing", "temperature", "refine_steps")
-    model = {name: parser.get_parsed_content(name) for name in names}
-    load_network(model["network_def"], str(ckpt_path))
-    model["network_def"].eval()
-    return model
+    given = {"bundle_root": str(ROOT), "align": "none", "device": "$torch.device('cpu')", "ckpt_path": str(ckpt_path)}
+    parser.update({**given, **overrides})
+    sampler: Sampler = parser.get_parsed_content("sampler")
+    counts = {"num_proposals": num_proposals, "num_samples": num_samples}
+    settings = {**counts, "detail_steps": 0, "num_modes": 0, "progress": False}
+    return {"sampler": sampler.with_settings(**settings), "preprocessing": parser.get_parsed_content("preprocessing")}
 
 
 def load_pair(model: Mapping[str, Any], folder: Path, moving: str, fixed: str) -> dict[str, Any]:
@@ -110,15 +99,12 @@ def load_pair(model: Mapping[str, Any], folder: Path, moving: str, fixed: str) -
 
 
 def run_pair(
-    item: Mapping[str, Any],
-    model: Mapping[str, Any],
-    settings: Settings,
-    structures: int = 1,
-    methods: Iterable[str] = METHODS,
+    item: Mapping[str, Any], sampler: Sampler, structures: int = 1, methods: Iterable[str] = METHODS
 ) -> Iterable[dict[str, Any]]:
     """Rows of one pair: for each of the worst structures and each method."""
-    device = torch.device("cpu")
-    stored, before = register_pair(item, model["network_def"], model["objective"], settings, device)
+    pair = PairImages.of_item(item, sampler.factor)
+    stored = sampler.posterior(pair)
+    before = conclude(item, pair, stored, sampler.settings)
     fixed, moving = (item[f"{role}_label"].as_tensor()[0].numpy() for role in ("fixed", "moving"))
     for label in worst_structures(before, moving, fixed, structures):
         inside = (fixed == label, moving == label)
@@ -127,7 +113,11 @@ def run_pair(
         for method in methods:
             marks = marks_at_tips(*inside, stored.space) if method == "tips" else worst
             start = time.perf_counter()
-            given, after = _condition(item, stored, method, marks, label, fixed, settings)
+            settings = sampler.settings
+            if method == "exact" or method.endswith("_still"):
+                settings = replace(settings, refine_steps=0)
+            given = condition_again(stored, pair, _knowledge(method, marks, label, fixed, stored.space), settings)
+            after = conclude(item, pair, given, settings)
             seconds = time.perf_counter() - start
             yield {
                 "structure": SEG35[label].name, "method": method,
@@ -136,7 +126,7 @@ def run_pair(
                 **_compare("dice_all", before.diagnostics["dice_after"], after.diagnostics["dice_after"], 4),
                 **_errors("held_out", marks.held_out, stored, given, None if method == "tips" else inside[1]),
                 **_errors("marks", marks.given, stored, given),
-                **_compare("ess", stored.posterior.ess, given.posterior.ess, 1),
+                **_compare("ess", stored.draws.ess, given.draws.ess, 1),
                 "seconds": round(seconds, 1),
             }  # fmt: skip
 
@@ -154,27 +144,14 @@ def worst_structures(result: RegistrationResult, moving: np.ndarray, fixed: np.n
     return [row.label for row in sorted(rows, key=lambda row: (row.dice, row.label))[:count]]
 
 
-def _condition(
-    item: Mapping[str, Any],
-    stored: StoredPosterior,
-    method: str,
-    marks: Marks,
-    label: int,
-    fixed: np.ndarray,
-    settings: Settings,
-) -> tuple[StoredPosterior, RegistrationResult]:
-    device = torch.device("cpu")
-    if method == "exact" or method.endswith("_still"):
-        settings = replace(settings, refine_steps=0)
+def _knowledge(method: str, marks: Marks, label: int, fixed: np.ndarray, space: PairSpace) -> Knowledge:
+    """What the expert gives."""
     if not method.startswith("outline"):
-        knowledge = Knowledge(marks.given, None, method != "exact")
-        return condition_pair(item, stored, knowledge, settings, device)
+        return Knowledge(marks.given, None, method != "exact")
     with TemporaryDirectory() as folder:  # as a person would have it: a file
         path = Path(folder) / "corrected.nii.gz"
-        nib.save(nib.Nifti1Image(np.where(fixed == label, fixed, 0).astype(np.int16), stored.space.fixed.affine), path)
-        return condition_pair(
-            item, stored, Knowledge(None, read_correction(path, stored.space.fixed, [label])), settings, device
-        )
+        nib.save(nib.Nifti1Image(np.where(fixed == label, fixed, 0).astype(np.int16), space.fixed.affine), path)
+        return Knowledge(None, read_correction(path, space.fixed, [label]))
 
 
 def _dice(result: RegistrationResult, label: int) -> float:
@@ -183,7 +160,7 @@ def _dice(result: RegistrationResult, label: int) -> float:
 
 
 def _errors(
-    name: str, points: Landmarks, before: StoredPosterior, after: StoredPosterior, structure: np.ndarray | None = None
+    name: str, points: Landmarks, before: Posterior, after: Posterior, structure: np.ndarray | None = None
 ) -> dict[str, float]:
     """Mean error at points under both mean fields: from their partners, or from a structure's outline where that is
     all that is known about where they belong.

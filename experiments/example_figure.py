@@ -133,9 +133,10 @@ def search(options: argparse.Namespace) -> Examples:
     found = []
     with TemporaryDirectory() as folder:
         evaluation = build(options.config_file.split(","), folder, given)
-        for number, batch in enumerate(evaluation.data_loader):
+        for number, item in enumerate(evaluation.data_loader):
             start = time.perf_counter()
-            example = examine(evaluation, LabeledPair.from_batch(batch, evaluation.state.device), number)
+            sampler = evaluation.sampler
+            example = examine(evaluation, LabeledPair.of_item(item, sampler.factor, sampler.device), number)
             found.append(example)
             print(
                 f"pair {number}: DSC of μ {example.dice_mu:.4f}, mean field {example.dice_mean:.4f}, Oracle "

@@ -12,14 +12,10 @@ from torch import Tensor
 
 from scripts.evaluation.evaluator import Evaluation
 from scripts.evaluation.pair_report import LabeledPair, pair_seed
-from scripts.gaussian import StructuredGaussian
-from scripts.inference.proposals import Posterior, redraw, sample_posterior
-from scripts.networks.weight_scale import calibrated_temperature, trained_scale
 from scripts.posterior.dice import dice_per_structure
 from scripts.posterior.dip import dip
-from scripts.posterior.field_moments import FieldMoments
 from scripts.posterior.modes import are_distinct, find_modes
-from scripts.registration.warp import warp_labels
+from scripts.posterior.posterior import Posterior
 
 COMPONENTS = 5
 """In which modes are looked for, as `find_modes` does by itself."""
@@ -88,7 +84,7 @@ def build(config_files: Sequence[str], folder: str, options: Mapping[str, Any]) 
     parser.update({key: value for key, value in options.items() if value is not None})
     parser.update({"roi_size": None, "evaluation_dir": folder})
     evaluation: Evaluation = parser.get_parsed_content("evaluator")
-    if evaluation.layout.deterministic:
+    if evaluation.sampler.model.layout.deterministic:
         raise ValueError("this model predicts one field and has no samples to show")
     return evaluation
 
@@ -96,23 +92,26 @@ def build(config_files: Sequence[str], folder: str, options: Mapping[str, Any]) 
 @torch.no_grad()
 def examine(evaluation: Evaluation, pair: LabeledPair, number: int) -> Example:
     """Sample the posterior of the pair with this number, score every resampled field and look for modes."""
-    seed = pair_seed(pair.names, evaluation.seed)
-    gaussian, posterior = _posterior(evaluation, pair, seed)
-    indices, share = posterior.unique()
-    fields = torch.cat([part for _, part in redraw(gaussian, indices, seed, evaluation.chunk)])  # [n, 3, x, y, z]
-    dice, dice_mean = _dice(evaluation, pair, fields, share)
-    _, dice_mu = _dice(evaluation, pair, gaussian.mean, [1.0])
-    logs = (posterior.weights[indices] / posterior.weights.max()).log().tolist()
+    sampler = evaluation.sampler.with_settings(seed=pair_seed(pair.names, evaluation.seed))
+    posterior = sampler.posterior(pair.images)
+    counts = posterior.draws.counts()
+    indices, share = list(counts), [count / sum(counts.values()) for count in counts.values()]
+    fields = torch.stack(list(posterior.control_points(indices)))  # [n, 3, x, y, z]
+    dice = [_dice(posterior, pair, points, evaluation.labels) for points in fields]
+    both = (posterior.mean, posterior.center())
+    dice_mean, dice_mu = (_dice(posterior, pair, points, evaluation.labels) for points in both)
+    weights = posterior.draws.weights
+    logs = (weights[indices] / weights.max()).log().tolist()
 
-    fields *= fields.new_tensor(pair.voxel_mm).reshape(3, 1, 1, 1)
+    fields *= fields.new_tensor(posterior.space.work.spacing).reshape(3, 1, 1, 1)
     groups = find_modes(fields, share, num_components=COMPONENTS, seed=evaluation.seed)
     mode = np.zeros(len(indices), dtype=np.int64)
     for k, group in enumerate(groups):
         mode[list(group.members)] = k
-    weights = np.array(share)
-    depth = valley(principal_coordinates(fields, weights), weights, mode)
-    places = principal_coordinates(fields, np.full_like(weights, 1 / len(weights)), 2)
-    places -= weights @ places
+    shares = np.array(share)
+    depth = valley(principal_coordinates(fields, shares), shares, mode)
+    places = principal_coordinates(fields, np.full_like(shares, 1 / len(shares)), 2)
+    places -= shares @ places
     distinct = int(are_distinct(groups))
     rows = zip(share, logs, dice, mode.tolist(), *places.T.tolist(), strict=True)
     return Example(
@@ -165,41 +164,7 @@ def valley(places: np.ndarray, share: np.ndarray, mode: np.ndarray) -> float:
     return dip(places @ (other - one), share)
 
 
-def _posterior(evaluation: Evaluation, pair: LabeledPair, seed: int) -> tuple[StructuredGaussian, Posterior]:
-    """The pair's proposal and its weighted samples, as the evaluation draws them."""
-    network, temperature, scale = evaluation.networks[0].eval(), evaluation.temperature, evaluation.scale
-    raw = network(torch.cat([pair.moving, pair.fixed], dim=1))
-    gaussian = evaluation.layout.gaussian(evaluation.refinement(raw, pair.moving, pair.fixed, seed))
-    (images,) = evaluation.target.prepare(pair.moving, pair.fixed)
-    if evaluation.calibrated:
-        temperature = calibrated_temperature(network) or temperature
-    posterior = sample_posterior(
-        gaussian,
-        evaluation.target,
-        images,
-        num_proposals=evaluation.num_proposals,
-        num_samples=evaluation.num_samples,
-        temperature=temperature,
-        scale=scale if scale is not None else trained_scale(network),
-        seed=seed,
-        chunk=evaluation.chunk,
-    )
-    return gaussian, posterior
-
-
-def _dice(
-    evaluation: Evaluation, pair: LabeledPair, fields: Tensor, share: Sequence[float]
-) -> tuple[list[float], float]:
-    """Dice, mean over structures, of each field [n, 3, x, y, z], and of their mean with the weights `share`."""
-    truth, moments = pair.fixed_label[0, 0], FieldMoments()
-
-    def of(ddf: Tensor) -> float:
-        warped = warp_labels(pair.moving_label, ddf)[0, 0]
-        return float(dice_per_structure(warped, truth, evaluation.labels).nanmean())
-
-    scores = []
-    for field, weight in zip(fields.split(1), share, strict=True):
-        ddf = evaluation.target.displacement(field, truth.shape)  # [1, 3, X, Y, Z], the only one in memory
-        scores.append(of(ddf))
-        moments.add(ddf, weight)
-    return scores, of(moments.mean)
+def _dice(posterior: Posterior, pair: LabeledPair, points: Tensor, labels: Sequence[int]) -> float:
+    """Dice, mean over structures, of a field with these control points [3, x, y, z]."""
+    warped = posterior.space.warp_labels(pair.moving_label, posterior.space.displacement(points[None])[0])
+    return float(dice_per_structure(warped, pair.fixed_label, labels).nanmean())

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 
+from scripts.core.threads import usable_cores
+
 workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 if workers > 1:
-    threads = max(len(os.sched_getaffinity(0)) // workers, 1)
+    threads = max(usable_cores() // workers, 1)
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, str(threads))

@@ -9,13 +9,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import yaml
 from monai.bundle import ConfigParser, verify_net_in_out
 
-from scripts.core.checkpoint import load_network, read
+from scripts.core.checkpoint import description_of, network_state, read
+from scripts.inference.model import FACTS
 from tests.engines.conftest import ROOT, TINY, train
 
 CONFIGS = ("configs/**/*.yaml", "configs/**/*.json", "experiments/*.yaml", "experiments/*.json")
@@ -25,6 +27,8 @@ EXPRESSIONS = {
     "$@bundle_root + '/output/training'",
     "$@bundle_root + '/output/tiny'",
     "$@bundle_root + '/output/paper'",
+    "$@bundle_root + '/output/localnet'",
+    "$@bundle_root + '/output/voxelmorph'",
     "$@bundle_root + '/output/comparison'",
     "$@bundle_root + '/configs/splits/oasis_ixi.json'",
     "$@bundle_root + '/experiments/weights/mean.pt'",
@@ -35,6 +39,7 @@ EXPRESSIONS = {
     "$@bundle_root + '/experiments/weights/s_lc_10l.pt'",
     "$torch.device('cuda:0' if torch.cuda.is_available() else 'cpu')",
     "$@network_def.to(@device)",
+    "$@network.parameters()",
     "$@network_def.weight_scale",
     "$@epoch_length * @batch_size",
     "$None if @dataset_dir is None else @voxel_mm",
@@ -46,13 +51,17 @@ EXPRESSIONS = {
     "$sys.path.insert(0, @bundle_root)",
     "$@output_dir + '/model.pt'",
     "$@output_dir + '/evaluation_' + '_'.join(filter(None, [@split, @perturb]))",
+    "$@output_dir + '/evaluation_' + @split + '_files'",
     "$@output_dir + '/calibration'",
+    "$@output_dir + '/dice.csv'",
     "$@calibrator.run()",
     "$@evaluator.run()",
     "$@bundle_root + '/output/inference'",
     "$@bundle_root",
     "$@bundle_root + '/models/model.pt'",
-    "$@network_def.stride",
+    "$@model.network",
+    "$@model.stride",
+    "$@model.voxel_mm",
     "$@output_dir + '/example'",
     "$@bundle_root + '/output/atlas'",
     "$@application.run()",
@@ -130,46 +139,65 @@ def test_nobody_is_in_two_splits():
 
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.name)
 def test_presets_only_override(preset):
-    base = yaml.safe_load(
-        (ROOT / f"configs/{'train.yaml' if preset.suffix == '.yaml' else 'inference.json'}").read_text()
-    )
+    names = ("train.yaml", "evaluate.yaml") if preset.suffix == ".yaml" else ("inference.json",)
+    base: dict[str, Any] = {}
+    for name in names:
+        base |= yaml.safe_load((ROOT / "configs" / name).read_text())
     for key in yaml.safe_load(preset.read_text()):
+        if f"'@{key}'" in preset.read_text():
+            continue  # an option of the preset's own parts
         part = base
         for name in key.split("::"):
             assert name in part, key
             part = part[name]
 
 
-def test_weights_with_scales_of_columns_can_be_used_for_inference():
+def inference(*presets: str, **settings: Any) -> ConfigParser:
     parser = ConfigParser()
-    parser.read_config(str(ROOT / "configs/inference.json"))
-    parser["column_rate"] = 100.0
-    assert load_network(parser.get_parsed_content("network_def"), ROOT / "experiments/weights/s_lc_10l.pt") == []
+    parser.read_config([str(ROOT / f"configs/{name}.json") for name in ("inference", *presets)])
+    parser.update({"bundle_root": str(ROOT), **settings})
+    return parser
+
+
+def test_weights_know_what_they_are():
+    parser = inference(ckpt_path=str(ROOT / "experiments/weights/s_lc_10l.pt"))
+    model = parser.get_parsed_content("model")
+    assert model.network.column_rate == 100.0
+    assert model.target.likelihood.sigma == pytest.approx(0.5 / 8**0.5)
+    assert parser.get_parsed_content("network_def") is model.network
+
+
+def test_no_value_stands_in_both_training_and_inference():
+    train, infer = yaml.safe_load((ROOT / "configs/train.yaml").read_text()), inference().config
+    both = {name for name in set(train) & set(infer) if not isinstance(train[name], dict | list)}
+    # Where things are and how it is computed; facts of the model are in the weights.
+    assert both == {
+        "bundle_root",
+        "output_dir",
+        "dataset_dir",
+        "device",
+        "amp",
+        "seed",
+        "num_proposals",
+        "temperature",
+        "run",
+    }
+    assert not set(FACTS) & set(infer)
 
 
 def test_the_preset_for_1_mm_reads_its_weights():
-    parser = ConfigParser()
-    parser.read_config([str(ROOT / f"configs/{name}.json") for name in ("inference", "presets/one_mm")])
-    parser["bundle_root"] = str(ROOT)
-    network = parser.get_parsed_content("network_def")
-    assert load_network(network, parser.get_parsed_content("ckpt_path")) == []
-    assert network.stride == 16
-    # Trained and used alike: the numbers mean the same.
+    model = inference("presets/one_mm").get_parsed_content("model")
+    assert (model.stride, model.voxel_mm, model.fitted.temperature) == (16, 1.0, 0.1)
     train = ConfigParser()
     train.read_config([str(ROOT / f"configs/{name}.yaml") for name in ("train", "presets/one_mm")])
-    for name in ("channels", "coarse_mean", "factor_level", "column_rate", "rank", "initial_std", "dominance"):
-        assert train[name] == parser[name], name
-    for name in ("voxel_mm", "energy", "sigma", "ncc_window", "prior_weight", "mean_prior_weight"):
-        assert train[name] == parser[name], name
+    train["fixed_facts"] = {name: f"@{name}" for name in FACTS}
+    model.check(train.get_parsed_content("fixed_facts"))  # what it was trained as
 
 
 def test_the_fast_preset_leaves_refinement_out():
-    parser = ConfigParser()
-    parser.read_config([str(ROOT / f"configs/{name}.json") for name in ("inference", "presets/fast")])
-    parser["bundle_root"] = str(ROOT)
-    settings = parser.get_parsed_content("evaluator::settings")
-    assert (settings["refine_steps"], settings["detail_steps"], settings["num_proposals"]) == (0, 0, 400)
-    assert settings["num_samples"] == 80
+    settings = inference("presets/fast").get_parsed_content("sampler").settings
+    assert (settings.refine_steps, settings.detail_steps, settings.num_proposals) == (0, 0, 400)
+    assert settings.num_samples == 80
 
 
 def test_training_then_evaluation_by_command(tmp_path):
@@ -193,7 +221,7 @@ def test_training_then_evaluation_by_command(tmp_path):
     configs = "['configs/train.yaml','configs/evaluate.yaml','configs/calibrate.yaml']"
     done = bundle_run("calibration", "--config_file", configs, *tiny_arguments(run), *sizes)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert float(read(run / "model.pt")["weight_scale.temperature"]) > 0
+    assert description_of(read(run / "model.pt"))["fitted"]["temperature"] > 0
 
 
 def test_training_from_another_directory(tmp_path):
@@ -210,9 +238,9 @@ def test_failing_training_ends_with_a_non_zero_exit_code(tmp_path):
     arguments = [*tiny_arguments(tmp_path), "--learning_rate", "1e30", "--max_epochs", "3"]
     done = bundle_run("training", "--config_file", "configs/train.yaml", *arguments)
     assert done.returncode != 0
-    assert re.search(r"NaN (or|and \d+) infinite|nearly singular", done.stdout + done.stderr)
+    assert re.search(r"NaN (or|and \d+) infinite|nearly singular|not finite", done.stdout + done.stderr)
     if (tmp_path / "last.pt").exists():
-        assert all(torch.isfinite(v).all() for v in read(tmp_path / "last.pt")["network"].values())
+        assert all(torch.isfinite(v).all() for v in network_state(read(tmp_path / "last.pt")).values())
 
 
 def test_run_is_the_default_name_of_training(tmp_path):

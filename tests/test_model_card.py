@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from scripts.core.checkpoint import read
+from scripts.core.checkpoint import description_of, read
 from tests.engines.conftest import ROOT
 from tests.test_readme import commands, place, run_small
 
@@ -48,5 +48,5 @@ def test_the_commands_of_the_card_run_in_their_order(place):
     found = commands(CARD)
     assert [words[words.index("run") + 1] for words in found] == ["training", "calibration", "evaluation"]
     run_small(found, place)
-    assert float(read(place / "output/training/model.pt")["weight_scale.temperature"]) > 0
+    assert description_of(read(place / "output/training/model.pt"))["fitted"]["temperature"] > 0
     assert (place / "output/training/evaluation_test/tables.txt").is_file()

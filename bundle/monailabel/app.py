@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,10 +18,8 @@ from bundle.monailabel.errors import bad_request, forbidden, not_found
 from bundle.monailabel.registrations import Job, Registrations
 from bundle.monailabel.studies import Scan, StudyFolder, check_name
 from bundle.monailabel.tasks import RegistrationTask, tasks
+from bundle.pack import ROOT, version
 
-logger = logging.getLogger(__name__)
-
-ROOT = Path(__file__).resolve().parents[2]
 RESULTS = "registrations"
 """Folder in the studies folder with the complete results, as `run inference` writes them."""
 
@@ -42,14 +39,13 @@ class RegistrationApp(MONAILabelApp):
         overrides = json.loads(conf.get("overrides", "{}"))
         overrides["report"] = conf.get("report", "true").lower() in ("true", "1", "yes")
         self.registrations = Registrations(ROOT, overrides)
-        version = json.loads((ROOT / "configs" / "metadata.json").read_text(encoding="utf-8"))["version"]
         super().__init__(
             app_dir=app_dir,
             studies=studies,
             conf=conf,
             name="Structured SIR registration",
             description="Registration of brain MRI with its uncertainty: labels, maps, transforms, modes",
-            version=version,
+            version=version(),
         )
 
     def init_datastore(self) -> StudyFolder:
@@ -107,21 +103,17 @@ class RegistrationApp(MONAILabelApp):
         if save:
             check_name("tag", tag)  # before the work, not when its result is saved
         job = Job(fixed, moving, label, corrected, options, _device(request))
-        if not fixed.stored:
-            with tempfile.TemporaryDirectory() as scratch:
-                file, figures, _ = self._work(task, job, Path(scratch))
-            return {"label": file, "tag": "", "file": file, "params": figures}
-        file, figures, folder = self._work(task, job, store.folder / RESULTS)
-        if not save:
-            return {"label": file, "tag": tag, "file": file, "params": figures}
-        place = folder.relative_to(store.folder).as_posix()
-        figures["saved"] = {"image": fixed.name, "tag": tag, "folder": place}
-        store.save_label(fixed.name, file, tag, {"model": request["model"], "params": dict(figures)})
-        return {"label": fixed.name, "tag": tag, "file": file, "params": figures}
+        with tempfile.TemporaryDirectory() as scratch:
+            file, figures, folder = self._work(task, job, store.folder / RESULTS if fixed.stored else Path(scratch))
+        if save:
+            place = folder.relative_to(store.folder).as_posix()
+            figures["saved"] = {"image": fixed.name, "tag": tag, "folder": place}
+            store.save_label(fixed.name, file, tag, {"model": request["model"], "params": dict(figures)})
+        return {"label": fixed.name if save else file, "tag": tag, "file": file, "params": figures}
 
     def _work(self, task: RegistrationTask, job: Job, parent: Path) -> tuple[str, dict[str, Any], Path]:
         """The answer's file and figures, and the folder of the result that they are from."""
-        with self.registrations.turn(f"{job.moving.name} to {job.fixed.name}"):
+        with self.registrations.turn(job):
             folder = self.registrations.get(job, parent)
             if "landmarks" in job.options:
                 folder = self.registrations.condition(job, folder)
@@ -156,8 +148,7 @@ def _corrected(options: Mapping[str, Any], fixed: Scan, store: StudyFolder) -> P
 
 
 def _device(request: Mapping[str, Any]) -> str:
-    given = request.get("device")
-    device = str(name_to_device(given)) if given else str(name_to_device(None))
+    device = str(name_to_device(request.get("device")))
     if device.partition(":")[0] not in ("cpu", "cuda"):
-        raise bad_request(f"device must be cpu or cuda, got {given!r}")
+        raise bad_request(f"device must be cpu or cuda, got {request.get('device')!r}")
     return device

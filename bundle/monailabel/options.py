@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, Literal, get_args
+
+from annotated_types import Interval, Len
+from pydantic import BaseModel, BeforeValidator, Field, FiniteFloat, StringConstraints, ValidationError
 
 from bundle.monailabel.errors import bad_request
 from scripts.alignment.align import Method
+from scripts.core.checked import Labels, check
+from scripts.core.errors import DataError
 
 LARGEST_SEED = 2**62
 INFERENCE = Path(__file__).resolve().parents[2] / "configs/inference.json"
@@ -34,67 +38,38 @@ def shared_options() -> dict[str, Any]:
     }
 
 
-def _number(low: int, high: int) -> Callable[[str, Any], int]:
-    def parse(name: str, value: Any) -> int:
-        try:
-            number = int(str(value))
-        except ValueError:
-            raise bad_request(f"{name} must be a whole number, got {value!r}") from None
-        if not low <= number <= high:
-            raise bad_request(f"{name} must be in {low}..{high}, got {value!r}")
-        return number
-
-    return parse
+class _Point(BaseModel, coerce_numbers_to_str=True):
+    fixed: Annotated[list[FiniteFloat], Len(3, 3)]
+    moving: Annotated[list[FiniteFloat], Len(3, 3)]
+    name: str = ""
 
 
-def _length(name: str, value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not (math.isfinite(number) and number > 0):
-        raise bad_request(f"{name} must be a positive number of mm, got {value!r}")
-    return number
-
-
-def _labels(name: str, value: Any) -> list[int]:
-    """Labels as a list, or as text with blanks or commas between."""
-    parts = value.replace(",", " ").split() if isinstance(value, str) else value
-    try:
-        return [int(part) for part in parts]
-    except (TypeError, ValueError):
-        raise bad_request(f"{name} must be label values such as 14, 30, got {value!r}") from None
-
-
-def _landmarks(name: str, value: Any) -> list[dict[str, Any]]:
-    """Corresponding points: objects with `fixed` and `moving`, three numbers each, and optionally `name`."""
+def _points(value: Any) -> list[dict[str, Any]]:
     points = []
-    for number, point in enumerate(value if isinstance(value, list) else [], start=1):
+    for number, point in enumerate(value if isinstance(value, list) else [value], start=1):
         try:
-            places = {role: [float(part) for part in point[role]] for role in ("fixed", "moving")}
-        except (TypeError, ValueError, KeyError):
-            places = {}
-        if any(len(place) != 3 or not all(map(math.isfinite, place)) for place in places.values()) or not places:
-            raise bad_request(
-                f"{name}: point {number} must have fixed and moving, three numbers (mm) each; got {point!r}"
-            )
-        points.append({"name": str(point.get("name", number)), **places})
-    if not points:
-        raise bad_request(f"{name} must be a list of points with fixed and moving, got {value!r}")
+            points.append({"name": str(number), **_Point.model_validate(point).model_dump(exclude_unset=True)})
+        except ValidationError:
+            text = f"landmarks: point {number} must have fixed and moving, three numbers (mm) each; got {point!r}"
+            raise DataError(text) from None
     return points
 
 
-_PARSERS: dict[str, Callable[[str, Any], Any]] = {
-    "num_proposals": _number(2, 100_000),
-    "num_samples": _number(1, 100_000),
-    "seed": _number(0, LARGEST_SEED),
-    "refine_steps": _number(0, 10_000),
-    "detail_steps": _number(0, 10_000),
-    "mode": _number(1, 100),
-    "landmark_std": _length,
-    "outline_std": _length,
-    "corrected_structures": _labels,
-    "landmarks": _landmarks,
+# A request's numbers may be text; true, which is 1 in Python, is no number.
+_WHOLE = Annotated[int, BeforeValidator(lambda value: str(value) if isinstance(value, bool) else value)]
+_TEXT = Annotated[str, StringConstraints(strip_whitespace=True)]
+_LENGTH = Annotated[FiniteFloat, Field(gt=0, description="a positive number of mm")]
+_KINDS = {
+    "num_proposals": Annotated[_WHOLE, Interval(ge=2, le=100_000)],
+    "num_samples": Annotated[_WHOLE, Interval(ge=1, le=100_000)],
+    "seed": Annotated[_WHOLE, Interval(ge=0, le=LARGEST_SEED)],
+    "refine_steps": Annotated[_WHOLE, Interval(ge=0, le=10_000)],
+    "detail_steps": Annotated[_WHOLE, Interval(ge=0, le=10_000)],
+    "mode": Annotated[_WHOLE, Interval(ge=1, le=100)],
+    "landmark_std": _LENGTH,
+    "outline_std": _LENGTH,
+    "corrected_structures": Labels,
+    "landmarks": Annotated[list[Any], BeforeValidator(_points)],
 }
 _LISTS = ("landmarks", "corrected_structures")
 
@@ -119,16 +94,10 @@ def _value(name: str, given: Any, default: Any) -> Any:
     choices = default if isinstance(default, list) else None
     if given is None or given == "":
         return choices[0] if choices else default
-    if isinstance(given, list) and name not in _LISTS:  # a viewer's list of choices, the chosen one first
-        if not given:
-            raise bad_request(f"{name} is an empty list")
+    if isinstance(given, list) and given and name not in _LISTS:  # a viewer's list of choices, the chosen one first
         given = given[0]
-    if choices is not None:
-        if given not in choices:
-            raise bad_request(f"{name} must be one of {', '.join(choices)}, got {given!r}")
-        return given
-    if name in _PARSERS:
-        return _PARSERS[name](name, given)
-    if not isinstance(given, str):
-        raise bad_request(f"{name} must be text, got {given!r}")
-    return given.strip()
+    kind = Literal[tuple(choices)] if choices else _KINDS.get(name, _TEXT)
+    try:
+        return check(name, given, kind)
+    except DataError as error:
+        raise bad_request(str(error).removeprefix("--")) from None

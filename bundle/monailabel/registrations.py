@@ -10,9 +10,8 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from monai.bundle import ConfigParser
@@ -21,42 +20,35 @@ from bundle.monailabel.errors import unprocessable
 from bundle.monailabel.studies import Scan
 from scripts.commands.apply import Application
 from scripts.commands.one_line import EXPECTED, describe
-from scripts.commands.result_folder import DIAGNOSTICS, write_json
-from scripts.commands.viewer_output import FIT, SAMPLING
 from scripts.evidence.landmarks import COLUMNS
+from scripts.outputs.folder import DIAGNOSTICS, write_json
+from scripts.outputs.monai_label import FIT, SAMPLING
 
 logger = logging.getLogger(__name__)
 
 _REQUEST = "request.json"
 
 
-@dataclass(frozen=True)
-class Job:
-    """What one request wants registered.
+class Job(NamedTuple):
+    """What one request wants registered."""
 
-    Attributes:
-        fixed: the image to register to.
-        moving: the image that moves.
-        label: its label map.
-        corrected: a corrected label map of the fixed image, to condition on.
-        options: see :mod:`bundle.monailabel.options`.
-        device: where to compute.
-    """
+    fixed: Scan  # the image to register to
+    moving: Scan  # the image that moves
+    label: Path | None  # its label map
+    corrected: Path | None  # a corrected label map of the fixed image, to condition on
+    options: Mapping[str, Any]  # see :mod:`bundle.monailabel.options`
+    device: str  # where to compute
 
-    fixed: Scan
-    moving: Scan
-    label: Path | None
-    corrected: Path | None
-    options: Mapping[str, Any]
-    device: str
+    @property
+    def title(self) -> str:
+        """For the log."""
+        return f"{self.moving.name} to {self.fixed.name}"
 
     @property
     def settings(self) -> dict[str, Any]:
         """The options that decide about the registration itself."""
-        return {
-            key: self.options[key]
-            for key in ("num_proposals", "num_samples", "seed", "align", "refine_steps", "detail_steps")
-        }
+        names = ("num_proposals", "num_samples", "seed", "align", "refine_steps", "detail_steps")
+        return {name: self.options[name] for name in names}
 
 
 class Registrations:
@@ -70,8 +62,8 @@ class Registrations:
         overrides: more settings of `configs/inference.json`.
     """
 
-    def __init__(self, root: Path, overrides: Mapping[str, Any] | None = None) -> None:
-        self.root, self.overrides = root, dict(overrides or {})
+    def __init__(self, root: Path, overrides: Mapping[str, Any]) -> None:
+        self.root, self.overrides = root, overrides
         self._queue = threading.Lock()
 
     def get(self, job: Job, parent: Path) -> Path:
@@ -80,29 +72,25 @@ class Registrations:
         Raises:
             HTTPException: 422 with the reason, when the pair cannot be registered.
         """
-        pair = f"{job.moving.name} to {job.fixed.name}"
         wanted = self._description(job)
-        for folder in parent.glob("*__to__*") if parent.is_dir() else ():
+        for folder in parent.glob("*__to__*"):
             if _read(folder / _REQUEST) == wanted:
-                logger.info("%s: registered before, in %s", pair, folder)
+                logger.info("%s: registered before, in %s", job.title, folder)
                 return folder
-        logger.info("%s: registering on %s with %s", pair, job.device, job.settings)
+        logger.info("%s: registering on %s with %s", job.title, job.device, job.settings)
         start = time.perf_counter()
         folder = self._register(job, parent)
         write_json(wanted, folder / _REQUEST)
-        logger.info("%s: done in %.1f s, in %s", pair, time.perf_counter() - start, folder)
+        logger.info("%s: done in %.1f s, in %s", job.title, time.perf_counter() - start, folder)
         return folder
 
     @contextmanager
-    def turn(self, what: str) -> Iterator[None]:
+    def turn(self, job: Job) -> Iterator[None]:
         """Wait until nobody else registers; a result's folder stays as it is until the turn ends."""
-        if not self._queue.acquire(blocking=False):
-            logger.info("%s: waiting for another request", what)
-            self._queue.acquire()
-        try:
+        if self._queue.locked():
+            logger.info("%s: waiting for another request", job.title)
+        with self._queue:
             yield
-        finally:
-            self._queue.release()
 
     def condition(self, job: Job, folder: Path) -> Path:
         """Condition the registration in a folder on what an expert knows.
@@ -117,18 +105,18 @@ class Registrations:
         with tempfile.TemporaryDirectory() as scratch:
             landmarks = None
             if options["landmarks"]:
-                landmarks = Path(scratch) / "landmarks.csv"
-                _write_landmarks(options["landmarks"], landmarks)
+                landmarks = f"{scratch}/landmarks.csv"
+                _write_landmarks(options["landmarks"], Path(landmarks))
             application = Application(
                 posterior=str(folder / "posterior.pt"),
-                landmarks=None if landmarks is None else str(landmarks),
+                landmarks=landmarks,
                 landmarks_space=options["landmarks_space"],
                 landmark_std=options["landmark_std"],
                 corrected_label=None if job.corrected is None else str(job.corrected),
                 corrected_structures=options["corrected_structures"] or None,
                 outline_std=options["outline_std"],
                 settings={"progress": "log"},
-                report=bool(self.overrides.get("report", True)),
+                report=self.overrides["report"],
                 overwrite=True,
                 device=job.device,
                 debug=True,
@@ -151,11 +139,11 @@ class Registrations:
             "moving_label": None if job.label is None else str(job.label),
             "device": torch.device(job.device),
             "debug": True,
-            "evaluator::settings::progress": "log",
+            "sampler::settings::progress": "log",
         }
         for key, value in settings.items():
             parser[key] = value
-        with _refusals(f"{job.moving.name} to {job.fixed.name}"):
+        with _refusals(job.title):
             rows = parser.get_parsed_content("evaluator").run()
         return parent / str(rows[0]["name"])
 
@@ -186,13 +174,13 @@ def _write_landmarks(points: Sequence[Mapping[str, Any]], path: Path) -> None:
 def figures_in(folder: Path) -> dict[str, Any]:
     """A result's figures for the answer: the judgement, volumes with intervals, diagnostics."""
     diagnostics = _read(folder / DIAGNOSTICS) or {}
-    keys = ("judgement", *SAMPLING, *FIT, "moving", "fixed", "warnings")
-    volumes: list[dict[str, Any]] = []
+    volumes = []
     if (folder / "volumes.csv").is_file():
         with (folder / "volumes.csv").open(newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
                 figures = {key: float(row[key]) for key in ("volume_mm3", "lower_95_mm3", "upper_95_mm3")}
                 volumes.append({"label": int(row["label"]), "name": row["name"], **figures})
+    keys = ("judgement", *SAMPLING, *FIT, "moving", "fixed", "warnings")
     return {**{key: diagnostics.get(key) for key in keys}, "volumes": volumes}
 
 

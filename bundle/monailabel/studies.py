@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from monailabel.datastore.local import LocalDatastore
 from monailabel.interfaces.exception import ImageNotFoundException, LabelNotFoundException
 
 from bundle.monailabel.errors import bad_request, forbidden, not_found
+from scripts.core.errors import shorten
 
 _PLAIN = re.compile(r"[^\x00-\x1f/\\]{1,200}")
 
 
-@dataclass(frozen=True)
-class Scan:
-    """An image that may be registered.
+class Scan(NamedTuple):
+    """An image that may be registered."""
 
-    Attributes:
-        name: its id in the datastore, or the name of an uploaded file.
-        path: of the file.
-        stored: whether it is in the datastore, so that results can be saved beside it.
-    """
+    name: str  # its id in the datastore, or the name of an uploaded file
+    path: Path  # of the file
+    stored: bool = True  # whether it is in the datastore, so that results can be saved beside it
 
-    name: str
-    path: Path
-    stored: bool = True
+
+@contextmanager
+def _known() -> Iterator[None]:
+    """An image or a label that the datastore does not have is answered with 404."""
+    try:
+        yield
+    except (ImageNotFoundException, LabelNotFoundException) as error:
+        raise not_found(str(error.msg)) from error
 
 
 class StudyFolder(LocalDatastore):
@@ -40,11 +44,7 @@ class StudyFolder(LocalDatastore):
         return Path(self._datastore_path).resolve()
 
     def scan(self, name: str, role: str) -> Scan:
-        """The image with an id, or at a path inside of the folder.
-
-        Args:
-            name: id or path.
-            role: fixed or moving, for messages.
+        """The image with an id, or at a path inside of the folder; `role` (fixed, moving) is for messages.
 
         Raises:
             HTTPException: 400 without a name, 403 for paths outside of the folder, 404 for what is not there.
@@ -76,38 +76,29 @@ class StudyFolder(LocalDatastore):
         check_name("id", image_id or Path(image_filename).name)
         return super().add_image(image_id, image_filename, image_info)
 
+    @_known()
     def save_label(self, image_id: str, label_filename: str, label_tag: str, label_info: dict[str, Any]) -> str:
         """Save a label; 400 for a tag that is no plain folder name, 404 for an unknown image."""
         check_name("tag", label_tag)
-        try:
-            return super().save_label(image_id, label_filename, label_tag, label_info)
-        except ImageNotFoundException as error:
-            raise not_found(str(error.msg)) from error
+        return super().save_label(image_id, label_filename, label_tag, label_info)
 
+    @_known()
     def remove_image(self, image_id: str) -> None:
         """Remove an image; 404 for an unknown one."""
-        try:
-            super().remove_image(image_id)
-        except ImageNotFoundException as error:
-            raise not_found(str(error.msg)) from error
+        super().remove_image(image_id)
 
+    @_known()
     def update_image_info(self, image_id: str, info: dict[str, Any]) -> None:
         """Note something about an image; 404 for an unknown one."""
-        try:
-            super().update_image_info(image_id, info)
-        except ImageNotFoundException as error:
-            raise not_found(str(error.msg)) from error
+        super().update_image_info(image_id, info)
 
+    @_known()
     def update_label_info(self, label_id: str, label_tag: str, info: dict[str, Any]) -> None:
         """Note something about a label; 404 for an unknown one."""
-        try:
-            super().update_label_info(label_id, label_tag, info)
-        except LabelNotFoundException as error:
-            raise not_found(str(error.msg)) from error
+        super().update_label_info(label_id, label_tag, info)
 
     def _some_ids(self) -> str:
-        ids = sorted(self.list_images())
-        return ", ".join(ids[:8]) + (f" and {len(ids) - 8} more" if len(ids) > 8 else "") if ids else "none"
+        return shorten(sorted(self.list_images()), 8) or "none"
 
 
 def check_name(what: str, value: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,15 @@ from bundle.monailabel.options import parse_options, shared_options
 from bundle.monailabel.registrations import figures_in
 from scripts.core.seg35 import SEG35
 
+# What a task can return, where there is a choice.
 CONDITIONED = {
     "labels": "labels.nii.gz",
     "uncertainty": "uncertainty_std.nii.gz",
     "warped": "warped.nii.gz",
     "transform": "transform.h5",
 }
-"""What the task `condition` can return."""
+TRANSFORMS = {"h5": "transform.h5", "nii.gz": "displacement.nii.gz"}
+MODES = {"warped": "modes/mode{mode}_warped.nii.gz", "transform": "modes/mode{mode}_transform.h5"}
 
 
 class RegistrationTask(InferTask):
@@ -31,22 +34,22 @@ class RegistrationTask(InferTask):
 
     Args:
         description: for people.
-        needs_labels: whether the moving image must have a label map.
-        extra: options of this task alone, with their defaults.
-        pick: from a result's folder and the options to the file to return.
+        pick: from the options to the name of the result's file to return.
         ids: the images of the datastore, for the panel of a viewer.
-        kind: MONAI Label's type; its Slicer module lists segmentations.
+        needs_labels: whether the moving image must have a label map. Then it is a segmentation for MONAI Label, whose
+            Slicer module lists these.
+        extra: options of this task alone, with their defaults.
     """
 
     def __init__(
         self,
         description: str,
-        pick: Callable[[Path, Mapping[str, Any]], Path],
+        pick: Callable[[Mapping[str, Any]], str],
         ids: Callable[[], list[str]],
         needs_labels: bool = False,
         extra: Mapping[str, Any] | None = None,
-        kind: InferType = InferType.OTHERS,
     ) -> None:
+        kind = InferType.SEGMENTATION if needs_labels else InferType.OTHERS
         labels = {label.name: number for number, label in SEG35.items()} if needs_labels else {}
         super().__init__(type=kind, labels=labels, dimension=3, description=description)
         self.needs_labels, self.pick, self.ids = needs_labels, pick, ids
@@ -75,8 +78,11 @@ class RegistrationTask(InferTask):
             A copy of the file, which the server removes after sending it, and the result's figures.
         """
         folder, options = Path(request["folder"]), request["options"]
-        source = self.pick(folder, options)
+        source = folder / self.pick(options)
         if not source.is_file():
+            if "mode" in options:
+                groups = len(list((folder / "modes").glob("*_warped.nii.gz")))
+                raise not_found(f"there is no mode {options['mode']}: the samples fall into {groups} groups")
             raise not_found(f"this registration has no {source.name}")
         suffix = ".nii.gz" if source.name.endswith(".nii.gz") else source.suffix
         with tempfile.NamedTemporaryFile(suffix=suffix, delete=False) as copy:
@@ -91,68 +97,42 @@ class RegistrationTask(InferTask):
 
 
 def tasks(ids: Callable[[], list[str]]) -> dict[str, InferTask]:
-    """The app's tasks by name.
-
-    Args:
-        ids: gives the images of the datastore.
-    """
-
-    def mode_file(folder: Path, options: Mapping[str, Any]) -> Path:
-        number = options["mode"]
-        name = f"mode{number}_warped.nii.gz" if options["format"] == "warped" else f"mode{number}_transform.h5"
-        if not (folder / "modes" / name).is_file():
-            count = len(list((folder / "modes").glob("*_warped.nii.gz")))
-            raise not_found(f"there is no mode {number}: the samples fall into {count} groups")
-        return folder / "modes" / name
-
-    def transform_file(folder: Path, options: Mapping[str, Any]) -> Path:
-        return folder / ("transform.h5" if options["format"] == "h5" else "displacement.nii.gz")
-
+    """The app's tasks by name; `ids` gives the images of the datastore."""
+    task = partial(RegistrationTask, ids=ids)
+    evidence = {
+        "landmarks": None,
+        "landmarks_space": ["RAS", "LPS"],
+        "landmark_std": 1.0,
+        "corrected_tag": "",
+        "corrected_structures": "",
+        "outline_std": 1.0,
+    }
     return {
-        "propagate_labels": RegistrationTask(
+        "propagate_labels": task(
             "Carry the labels of another image over to this one: the most probable label of every voxel",
-            lambda folder, options: folder / "labels.nii.gz",
-            ids,
+            lambda options: "labels.nii.gz",
             needs_labels=True,
-            kind=InferType.SEGMENTATION,
         ),
-        "condition": RegistrationTask(
+        "condition": task(
             "The labels again, after taking in corresponding points or a corrected label map of this image",
-            lambda folder, options: folder / CONDITIONED[options["output"]],
-            ids,
+            lambda options: CONDITIONED[options["output"]],
             needs_labels=True,
-            extra={
-                "output": list(CONDITIONED),
-                "landmarks": None,
-                "landmarks_space": ["RAS", "LPS"],
-                "landmark_std": 1.0,
-                "corrected_tag": "",
-                "corrected_structures": "",
-                "outline_std": 1.0,
-            },
-            kind=InferType.SEGMENTATION,
+            extra={"output": list(CONDITIONED), **evidence},
         ),
-        "register": RegistrationTask(
-            "Register another image to this one: that image, warped",
-            lambda folder, options: folder / "warped.nii.gz",
-            ids,
-        ),
-        "uncertainty": RegistrationTask(
+        "register": task("Register another image to this one: that image, warped", lambda options: "warped.nii.gz"),
+        "uncertainty": task(
             "Standard deviation of the displacement between another image and this one, in mm",
-            lambda folder, options: folder / "uncertainty_std.nii.gz",
-            ids,
+            lambda options: "uncertainty_std.nii.gz",
         ),
-        "transform": RegistrationTask(
+        "transform": task(
             "The transform between another image and this one, for ITK and Slicer",
-            transform_file,
-            ids,
-            extra={"format": ["h5", "nii.gz"]},
+            lambda options: TRANSFORMS[options["format"]],
+            extra={"format": list(TRANSFORMS)},
         ),
-        "mode": RegistrationTask(
+        "mode": task(
             "One of the groups among the samples: its warped image or its transform",
-            mode_file,
-            ids,
-            extra={"mode": 1, "format": ["warped", "transform"]},
+            lambda options: MODES[options["format"]].format(**options),
+            extra={"mode": 1, "format": list(MODES)},
         ),
     }
 

@@ -21,11 +21,14 @@ from monai.bundle import ConfigParser, ConfigWorkflow
 from monai.data import MetaTensor
 from torch import Tensor
 
-from scripts.commands.result_folder import DIAGNOSTICS
 from scripts.core.grid import Grid
+from scripts.data.pair_again import prepare_again
 from scripts.files.itk import read_displacement
 from scripts.files.nifti import write_volume
-from scripts.posterior.stored import StoredPosterior, load_posterior
+from scripts.outputs.folder import DIAGNOSTICS
+from scripts.posterior.pair_images import PairImages
+from scripts.posterior.posterior import Posterior
+from scripts.posterior.posterior_file import load
 
 ROOT = Path(__file__).parents[2]
 REGISTERING = ("network", "refinement", "detail", "proposals")
@@ -38,7 +41,7 @@ class Registered(NamedTuple):
     ddf: Tensor  # [3, X, Y, Z], voxels of the array's axes, from the fixed to the moving image
     seconds: float  # of processor time for the registration alone, so that other work on the machine does not count
     around: float = 0.0  # of processor time for what this bundle does around it: reading, checks, maps, files
-    posterior: StoredPosterior | None = None  # of this bundle, if its samples are to be scored
+    samples: tuple[Posterior, PairImages] | None = None  # of this bundle, if they are to be scored
 
 
 Method = Callable[[MetaTensor, MetaTensor], Registered]
@@ -170,8 +173,8 @@ class Bundle:
             (field,) = folder.glob("out/*/displacement.nii.gz")
             parts = json.loads((field.parent / DIAGNOSTICS).read_text(encoding="utf-8"))["seconds"]
             own = seconds * sum(parts.get(part, 0.0) for part in REGISTERING) / sum(parts.values())
-            stored = load_posterior(field.parent / "posterior.pt") if self.samples else None
-            return Registered(_voxels(*read_displacement(field)), own, seconds - own, stored)
+            samples = _samples(field.parent / "posterior.pt") if self.samples else None
+            return Registered(_voxels(*read_displacement(field)), own, seconds - own, samples)
 
 
 def make(name: str, options: Mapping[str, Any] | None = None, preset: str | None = None, samples: bool = False) -> Any:
@@ -191,6 +194,13 @@ def make(name: str, options: Mapping[str, Any] | None = None, preset: str | None
 
 
 NAMES = ("unregistered", "affine", "syn", "syn_default", "convexadam", "bundle")
+
+
+def _samples(path: Path) -> tuple[Posterior, PairImages]:
+    """The posterior that was filed, and its pair as it was registered."""
+    posterior = load(path)
+    item = prepare_again(posterior.space, posterior.files)
+    return posterior, PairImages.of_item(item, posterior.space.factor)
 
 
 def _files(folder: Path, fixed: MetaTensor, moving: MetaTensor) -> list[Path]:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from monai.data import list_data_collate
 from tqdm import tqdm
 
 from experiments.baselines.methods import Registered
-from experiments.baselines.samples import VOLUMES_FILE, append_volumes, score_samples
+from experiments.baselines.samples import VOLUMES_FILE, append_volumes, volumes_of
 from scripts.core.atomic import write_text
 from scripts.core.seg35 import SCORED
 from scripts.data.datalist import load_datalist, subject_pairs
 from scripts.data.pairs import PairDataset
 from scripts.data.transforms import load_transforms
+from scripts.evaluation import pair_report
 from scripts.evaluation.pair_report import LabeledPair
 from scripts.evaluation.pair_result import CURVES, DICE_SCORES, PAIR_SCORES, RIBBON_SCORES, PairResult
 from scripts.evaluation.results import ResultStore
@@ -44,10 +45,17 @@ def pairs_of(
 
 
 def score(registered: Registered, pair: LabeledPair, labels: Sequence[int] = SCORED) -> PairResult:
-    """The scores of one displacement: Dice, folds and the tool's own time; what needs samples does not exist."""
-    truth, ddf = pair.fixed_label[0, 0], registered.ddf[None]
-    dice = dice_per_structure(warp_labels(pair.moving_label, ddf)[0, 0], truth, labels)
-    before = dice_per_structure(pair.moving_label[0, 0], truth, labels)
+    """The scores of one displacement: Dice, folds and the tool's own time; those of samples, if there are any."""
+    seconds = {"network": registered.seconds, "proposals": 0.0, "evaluation": registered.around}
+    times = {f"seconds_{part}": value for part, value in seconds.items()}
+    if registered.samples is not None:
+        posterior, images = registered.samples
+        pair = pair._replace(images=replace(images, names=pair.images.names))
+        result = pair_report.score(posterior, pair, labels)
+        return replace(result, pair={**result.pair, **times})
+    truth, ddf = pair.fixed_label, registered.ddf[None]
+    dice = dice_per_structure(warp_labels(pair.moving_label[None, None], ddf)[0, 0], truth, labels)
+    before = dice_per_structure(pair.moving_label, truth, labels)
     folds = float(fold_percentage(ddf))
     missing = [math.nan] * len(labels)
     scores = {
@@ -56,9 +64,7 @@ def score(registered: Registered, pair: LabeledPair, labels: Sequence[int] = SCO
         # One field stands for all three, as in the paper's table of ConvexAdam.
         **dict.fromkeys(DICE_SCORES, float(dice.nanmean())),
         **dict.fromkeys(("fold_mu", "fold_mean", "fold_oracle"), folds),
-        "seconds_network": registered.seconds,
-        "seconds_proposals": 0.0,
-        "seconds_evaluation": registered.around,
+        **times,
     }
     structures = {**dict.fromkeys(DICE_SCORES, dice.tolist()), **dict.fromkeys(RIBBON_SCORES, missing)}
     return PairResult(*pair.names, tuple(labels), structures, scores, {name: [] for name in CURVES})
@@ -91,11 +97,10 @@ def run(name: str, method: Any, dataset: PairDataset, output_dir: str | Path, pr
                 item = dataset[index]
                 with torch.enable_grad():  # ConvexAdam optimizes by gradients
                     registered = method(item["fixed"], item["moving"])
-                pair = LabeledPair.from_batch(list_data_collate([item]))
+                pair = LabeledPair.of_item(item)
                 result = score(registered, pair)
-                if registered.posterior is not None:
-                    result, volumes = score_samples(result, registered.posterior, pair)
-                    append_volumes(store.folder / VOLUMES_FILE, volumes)
+                if registered.samples is not None:
+                    append_volumes(store.folder / VOLUMES_FILE, volumes_of(registered.samples[0], pair))
                 store.add(result)
                 bar.set_postfix(dice=f"{store.results[-1].pair['dice_mean']:.4f}", refresh=False)
             bar.update()

@@ -17,7 +17,7 @@ from experiments.benchmark.inference_table import ONE_PASS, PLAIN_PASS, show
 from experiments.benchmark.measure import clock, peak_memory, save
 from scripts.gaussian import StructuredGaussian
 from scripts.inference.chunks import CHUNK
-from scripts.inference.proposals import Posterior, redraw, sample_posterior, spread_of
+from scripts.inference.proposals import Draws, redraw, sample_posterior, spread_of
 from scripts.inference.weights import normalize
 from scripts.networks import ProposalLayout, ProposalNetwork
 from scripts.posterior.field_moments import FieldMoments
@@ -99,7 +99,7 @@ def brains(shape: Sequence[int] = TWO_MM.shape) -> tuple[Tensor, Tensor]:
 class Registered(NamedTuple):
     """What there is after a registration, and how long it took."""
 
-    posterior: Posterior
+    posterior: Draws
     moments: FieldMoments  # of the displacement on the image grid, [1, 3, X, Y, Z]
     indices: list[int]  # the different proposals that were kept
     counts: list[int]  # how often each

@@ -19,10 +19,10 @@ from scripts.alignment.optimize import optimize
 from scripts.alignment.score import MutualInformation
 from scripts.alignment.starts import best_start
 from scripts.alignment.working import WorkingImage, working_image
-from scripts.core.errors import DataError
 from scripts.core.grid import Grid
 
 Method = Literal["auto", "none", "rigid", "affine"]
+Kind = Literal["none", "rigid", "affine"]
 
 FINE_MM, COARSE_MM = 2.0, 4.0
 """Voxel edges of the working images. The brains of two people do not match better than 2 mm anyway."""
@@ -43,17 +43,13 @@ class Alignment:
     Attributes:
         matrix: (4, 4) float64, from fixed to moving RAS mm: what a resampler needs that fetches the moving image's
             values for the fixed image's voxels. The identity leaves the images as their headers say.
-        method: what was done in the end: none, rigid or affine.
+        method: what was done in the end.
         description: one sentence for the terminal and the report.
-        similarity_before: mutual information of the images as their headers say, in nats, at 4 mm.
-        similarity_after: the same under `matrix`; never less.
     """
 
     matrix: np.ndarray
-    method: Literal["none", "rigid", "affine"]
+    method: Kind
     description: str
-    similarity_before: float
-    similarity_after: float
 
 
 def align(
@@ -86,60 +82,47 @@ def align(
         fixed: [1, X, Y, Z], finite, in any orientation.
         moving: [1, X, Y, Z] on a grid of its own.
         method: ``none``, ``rigid`` (6 parameters), ``affine`` (12), or ``auto``: affine if the pair is not aligned yet.
-        fixed_mask: [1, X, Y, Z] on the fixed image's grid: where the brain is. Without it, all foreground counts, so
-            that of an image that is not skull-stripped the head is aligned.
+        fixed_mask: [1, X, Y, Z] on the fixed image's grid, not empty: where the brain is. Without it, all foreground
+            counts, so that of an image that is not skull-stripped the head is aligned.
         moving_mask: the same for the moving image.
         seed: of the samples at which the images are compared.
 
     Returns:
         The map. It is never less similar than what the headers say: if nothing better is found, it is the identity.
-
-    Raises:
-        ValueError: when the method is unknown.
-        DataError: when a mask has another shape than its image, or is empty.
     """
-    if method not in ("auto", "none", "rigid", "affine"):
-        raise ValueError(f"the alignment must be auto, none, rigid or affine, got {method!r} instead")
-    for role, image, mask in (("fixed", fixed, fixed_mask), ("moving", moving, moving_mask)):
-        _check_mask(role, image, mask)
     # Images of thicker voxels have nothing to show at 2 mm.
     edge = min(Grid.of(fixed).spacing.min(), Grid.of(moving).spacing.min())
     spacing = FINE_MM if edge < 1.5 * FINE_MM else COARSE_MM
     search = _Search(working_image(fixed, spacing, fixed_mask), working_image(moving, spacing, moving_mask), seed)
-    found: list[tuple[Literal["none", "rigid", "affine"], np.ndarray]] = [("none", np.eye(4))]
+    found: dict[Kind, np.ndarray] = {"none": np.eye(4)}
     if method == "none":
         return _report(search, found, "none")
 
-    rigid = search.improve(search.start(), affine=False)
+    fixed_at_8, moving_at_8 = (image.coarser(2) for image in search.coarse)
+    rigid = search.improve(best_start(fixed_at_8, moving_at_8, seed), affine=False)
     if method == "rigid":
-        found.append(("rigid", search.improve(rigid, affine=False, fine=True)))
+        found["rigid"] = search.improve(rigid, affine=False, fine=True)
         return _report(search, found, "rigid")
     coarse = search.improve(rigid, affine=True)
     moves = search.mean_displacement(coarse)
     if method == "auto" and moves < ALIGNED_MM:
-        score = search.similarity(np.eye(4))
         text = (
             f"Not aligned, as the pair is already: an affine map would move the brain by {moves:.1f} mm on average; "
-            f"mutual information {score:.2f}"
+            f"mutual information {search.similarity(np.eye(4)):.2f}"
         )
-        return Alignment(np.eye(4), "none", text, score, score)
-    found.append(("rigid", rigid))
+        return Alignment(np.eye(4), "none", text)
+    found["rigid"] = rigid
     affine = search.improve(coarse, affine=True, fine=True)
     stretches = np.linalg.svd(affine[:3, :3], compute_uv=False)
     if _STRETCH[0] < stretches.min() and stretches.max() < _STRETCH[1] and np.linalg.det(affine[:3, :3]) > 0:
-        found.append(("affine", affine))
+        found["affine"] = affine
     return _report(search, found, "affine")
 
 
 def apply_alignment(moving: MetaTensor, matrix: np.ndarray) -> MetaTensor:
-    """Move an image onto the fixed one by its affine alone: the same voxels, nothing is resampled.
+    """Move an image [1, X, Y, Z] onto the fixed one: the same voxels with the affine matrix⁻¹ · affine.
 
-    Args:
-        moving: [1, X, Y, Z].
-        matrix: (4, 4), from fixed to moving RAS mm, as of `Alignment`.
-
-    Returns:
-        The same voxels with the affine matrix⁻¹ · affine; it may contain shears.
+    The matrix (4, 4) is that of an `Alignment`. Nothing is resampled; the affine may contain shears.
 
     Raises:
         ValueError: when the matrix has another shape or cannot be inverted.
@@ -162,11 +145,6 @@ class _Search:
         self.seed = seed
         self.similarity = MutualInformation(*self.coarse, seed)
 
-    def start(self) -> np.ndarray:
-        """Where to begin."""
-        fixed, moving = (image.coarser(2) for image in self.coarse)
-        return best_start(fixed, moving, self.seed)
-
     def improve(self, matrix: np.ndarray, affine: bool, fine: bool = False) -> np.ndarray:
         """Improve a map."""
         images, samples = (self.fine, _FINE_SAMPLES) if fine else (self.coarse, _COARSE_SAMPLES)
@@ -179,17 +157,14 @@ class _Search:
         return float(np.linalg.norm(points @ matrix[:3, :3].T + matrix[:3, 3] - points, axis=1).mean())
 
 
-def _report(
-    search: _Search, found: list[tuple[Literal["none", "rigid", "affine"], np.ndarray]], wanted: str
-) -> Alignment:
+def _report(search: _Search, found: dict[Kind, np.ndarray], wanted: Kind) -> Alignment:
     """Choose the most similar of the maps found, and say what it is."""
-    scores = [search.similarity(matrix) for _, matrix in found]
-    best = int(np.argmax(scores))
-    method, matrix = found[best]
-    before, after = scores[0], scores[best]
+    scores = {kind: search.similarity(matrix) for kind, matrix in found.items()}
+    method = max(scores, key=lambda kind: scores[kind])
+    matrix = found[method]
     if method == "none":
         reason = "as asked for" if wanted == "none" else f"as no {wanted} map fits better than what the headers say"
-        return Alignment(matrix, method, f"Not aligned, {reason}; mutual information {before:.2f}", before, after)
+        return Alignment(matrix, method, f"Not aligned, {reason}; mutual information {scores['none']:.2f}")
     center = search.fine[0].brain_points.mean(0)
     distance = float(np.linalg.norm(matrix[:3, :3] @ center + matrix[:3, 3] - center))
     u, _, vt = np.linalg.svd(matrix[:3, :3])  # the rotation is the orthogonal factor of the polar decomposition
@@ -199,17 +174,6 @@ def _report(
     size = f", the moving one {abs(growth):.0f} % {'longer' if growth > 0 else 'shorter'}" if abs(growth) >= 1 else ""
     text = (
         f"{name}: the brains were {distance:.1f} mm and {angle:.1f} degrees apart{size}; "
-        f"mutual information {before:.2f} -> {after:.2f}"
+        f"mutual information {scores['none']:.2f} -> {scores[method]:.2f}"
     )
-    return Alignment(matrix, method, text, before, after)
-
-
-def _check_mask(role: str, image: MetaTensor, mask: MetaTensor | None) -> None:
-    if mask is None:
-        return
-    if mask.shape != image.shape:
-        raise DataError(
-            f"{role}_mask: expected the {role} image's shape {tuple(image.shape[1:])}, got {tuple(mask.shape[1:])}"
-        )
-    if not bool((mask > 0.5).any()):
-        raise DataError(f"{role}_mask: no voxel is inside, all values are below 0.5")
+    return Alignment(matrix, method, text)

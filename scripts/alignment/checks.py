@@ -35,12 +35,8 @@ _DEEPEST_SKULL = 20.0
 def check_overlap(fixed_grid: Grid, moving_grid: Grid) -> None:
     """Refuse a pair whose volumes have no point of space in common.
 
-    Args:
-        fixed_grid: where the fixed image's voxels are.
-        moving_grid: where the moving image's voxels are.
-
     Raises:
-        DataError: with both bounding boxes, when the volumes are apart.
+        DataError: with both bounding boxes.
     """
     if are_apart(fixed_grid, moving_grid):
         raise DataError(
@@ -50,15 +46,9 @@ def check_overlap(fixed_grid: Grid, moving_grid: Grid) -> None:
 
 
 def brain_mask(image: MetaTensor) -> Tensor:
-    """Find where the brain is: the foreground's largest connected part, with holes filled.
+    """Where the brain is in an image [1, X, Y, Z], bool of the same shape; see :func:`foreground`.
 
     Of an image that is not skull-stripped, it is the head.
-
-    Args:
-        image: [1, X, Y, Z], finite.
-
-    Returns:
-        bool [1, X, Y, Z]; all voxels if no background can be told from the rest.
     """
     return torch.from_numpy(foreground(_array(image)))[None]
 

@@ -13,15 +13,10 @@ _FAINT = 0.02
 
 
 def background_level(values: np.ndarray) -> tuple[float, float]:
-    """Value of the background, and the share of the volume's six faces that has exactly this value.
+    """Value of the background of a volume [X, Y, Z], and the share of its six faces that has the most frequent one.
 
-    The faces rather than the corners: a resampled scan may be padded in the corners.
-
-    Args:
-        values: [X, Y, Z].
-
-    Returns:
-        The most frequent value of the faces if at least half of them have it, otherwise their median; and the share.
+    The most frequent value of the faces if at least half of them have it, otherwise their median. The faces rather than
+    the corners: a resampled scan may be padded in the corners.
     """
     faces = _faces(values)
     levels, counts = np.unique(faces, return_counts=True)
@@ -31,16 +26,10 @@ def background_level(values: np.ndarray) -> tuple[float, float]:
 
 
 def content(values: np.ndarray) -> np.ndarray:
-    """Mark the voxels that are not background, one by one.
+    """Mark the voxels of a volume [X, Y, Z] that are not background, one by one: bool [X, Y, Z].
 
     With a constant background, those that differ from it by more than 2 % of the image's range; with a noisy one, those
     that clearly exceed the noise after smoothing.
-
-    Args:
-        values: [X, Y, Z], finite.
-
-    Returns:
-        bool [X, Y, Z].
     """
     values = np.asarray(values, dtype=np.float32)
     level, share = background_level(values)
@@ -52,13 +41,9 @@ def content(values: np.ndarray) -> np.ndarray:
 
 
 def foreground(values: np.ndarray) -> np.ndarray:
-    """Find what is not background as one connected part without holes.
+    """What is not background in a volume [X, Y, Z], as one connected part without holes: bool [X, Y, Z].
 
-    Args:
-        values: [X, Y, Z], finite.
-
-    Returns:
-        bool [X, Y, Z]; everything if no background can be told from the rest, as in a crop from within the brain.
+    Everything if no background can be told from the rest, as in a crop from within the brain.
     """
     inside = content(values)
     if not inside.any():

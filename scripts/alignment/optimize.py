@@ -14,6 +14,7 @@ logger = logging.getLogger(__name__)
 _BINS = 24
 """With 48, the affine maps of some pairs ran away: too few samples for so many bins."""
 
+_ITERATIONS = 60
 _RADIUS = 60.0
 """Of a brain in mm."""
 
@@ -28,7 +29,6 @@ def optimize(
     affine: bool,
     step: float,
     samples: int,
-    iterations: int = 60,
     seed: int = 0,
 ) -> np.ndarray:
     """Find a map near `matrix` under which the images tell more about each other.
@@ -37,13 +37,11 @@ def optimize(
     digits from run to run, and with them the path of the optimizer.
 
     Args:
-        fixed: the image whose voxels are sampled.
-        moving: the image that is looked up, at the same resolution.
+        fixed, moving: at the same resolution.
         matrix: where to start, (4, 4), from fixed to moving RAS mm.
         affine: whether to search all 12 parameters, or the 6 of a rigid map; then `matrix` must be rigid, too.
         step: the first step in mm; later ones become smaller.
         samples: about how many voxels of the fixed image are compared.
-        iterations: at most.
         seed: of the jitter of the samples.
 
     Returns:
@@ -64,7 +62,7 @@ def optimize(
     method.SetMetricSamplingPercentage(share, seed % 2**31 + 1)  # 0 would be the time of day
     method.SetInterpolator(sitk.sitkLinear)
     method.SetOptimizerAsRegularStepGradientDescent(
-        step / _RADIUS, step / _RADIUS / 128, iterations, relaxationFactor=0.5, gradientMagnitudeTolerance=1e-8
+        step / _RADIUS, step / _RADIUS / 128, _ITERATIONS, relaxationFactor=0.5, gradientMagnitudeTolerance=1e-8
     )
     method.SetInitialTransform(transform, inPlace=True)
     fixed_image, fixed_known = fixed.to_itk(center, _RADIUS)

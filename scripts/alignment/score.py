@@ -21,11 +21,6 @@ class MutualInformation:
 
     The samples are jittered within their voxels: on the voxels' centers, maps that need no interpolation would seem
     better than they are.
-
-    Args:
-        fixed: the image whose voxels are sampled.
-        moving: the image that is looked up.
-        seed: of the jitter.
     """
 
     def __init__(self, fixed: WorkingImage, moving: WorkingImage, seed: int = 0) -> None:

@@ -19,16 +19,11 @@ _HOPELESS = 0.5
 
 
 def best_start(fixed: WorkingImage, moving: WorkingImage, seed: int = 0) -> np.ndarray:
-    """Find roughly how the moving image lies, from what its header and its content say.
+    """Find roughly how the moving image lies, from what its header and its content say at about 8 mm.
 
     Three shifts are possible: none (the headers are right), from the middle of one volume to that of the other, and
     between the centers of gravity of the two brains. Each is scored with 27 rotations about the fixed brain's center;
     the best of each shift is improved unless it is hopeless, and the highest mutual information wins.
-
-    Args:
-        fixed: at about 8 mm.
-        moving: at about 8 mm.
-        seed: of the samples' jitter.
 
     Returns:
         A rigid map (4, 4), from fixed to moving RAS mm.

@@ -29,24 +29,16 @@ _MOST_VOXELS = 160
 
 @dataclass(frozen=True, eq=False)
 class WorkingImage:
-    """An image on an isotropic grid whose axes are the world's (RAS).
+    """An image on an isotropic grid whose axes are the world's (RAS)."""
 
-    Attributes:
-        values: float32 [X, Y, Z] in [0, 1]; the background is 0.
-        brain: bool [X, Y, Z], where the image has foreground.
-        origin: RAS mm of the first voxel's center, (3,).
-        spacing: edge of a voxel in mm.
-        known: bool [X, Y, Z], False beyond a face of the original volume that cuts the brain: nobody knows what is
-            there, while beyond other faces there is background.
-        center: RAS mm of the middle of the original volume, (3,).
-    """
-
-    values: np.ndarray
-    brain: np.ndarray
-    origin: np.ndarray
-    spacing: float
+    values: np.ndarray  # float32 [X, Y, Z] in [0, 1]; the background is 0
+    brain: np.ndarray  # bool [X, Y, Z], where the image has foreground
+    origin: np.ndarray  # RAS mm of the first voxel's center, (3,)
+    spacing: float  # edge of a voxel in mm
+    # bool [X, Y, Z], False beyond a face of the original volume that cuts the brain: nobody knows what is there, while
+    # beyond other faces there is background.
     known: np.ndarray
-    center: np.ndarray
+    center: np.ndarray  # RAS mm of the middle of the original volume, (3,)
 
     @property
     def brain_points(self) -> np.ndarray:

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import BeforeValidator, SkipValidation
 
 from scripts.commands.carrying import Carrier
 from scripts.commands.conditioned_files import write_conditioned
 from scripts.commands.one_line import one_line_errors
-from scripts.commands.options import given, truth, usable_device
-from scripts.commands.registration_run import read_names
+from scripts.commands.options import given
+from scripts.core.checked import Labels, Number, Truth, check, checked
+from scripts.core.device import usable_device
 from scripts.core.errors import DataError
 from scripts.data.corrections import read_correction
+from scripts.data.label_names import read_names
 from scripts.evidence.knowledge import Knowledge
 from scripts.evidence.landmarks import read_landmarks
+from scripts.outputs import ResultHandler, all_handlers
+from scripts.posterior.posterior import Posterior
+from scripts.posterior.posterior_file import load
 from scripts.posterior.settings import Settings
-from scripts.posterior.stored import StoredPosterior, load_posterior
+
+Text = Annotated[str | None, BeforeValidator(given)]
+Texts = Annotated[
+    str | list[str] | None, BeforeValidator(lambda value: value if isinstance(value, list | tuple) else given(value))
+]
 
 
+@checked
 class Application:
     """Applies a stored posterior to other files of the same two people, after taking in what an expert knows.
 
@@ -29,7 +41,7 @@ class Application:
     the posterior is conditioned on them first, all files of a registration are written for it, and everything else is
     done with it.
 
-    Args:
+    Attributes:
         posterior: path of `posterior.pt`.
         image: another image of the moving space.
         label: a label map of the moving space.
@@ -47,6 +59,7 @@ class Application:
         settings: of :class:`~scripts.posterior.settings.Settings`, for conditioning; None in it, or nothing, for what
             the registration had.
         report: write `report.html` of a conditioned result.
+        handlers: that write a conditioned result instead of those that `run inference` has.
         mode: `samples` for mean and spread over all samples, `mean` for the mean field alone.
         output_dir: where results go; None for the posterior's own folder, or `conditioned` in it.
         label_names: JSON file from label values to names.
@@ -56,43 +69,30 @@ class Application:
         debug: show tracebacks.
     """
 
-    def __init__(
-        self,
-        posterior: str | None,
-        image: str | None = None,
-        label: str | None = None,
-        points: str | None = None,
-        points_space: str = "RAS",
-        transforms: bool = False,
-        landmarks: str | Sequence[str] | None = None,
-        landmarks_space: str = "RAS",
-        landmark_std: float = 1.0,
-        corrected_label: str | None = None,
-        corrected_structures: int | Sequence[int] | None = None,
-        outline_std: float = 1.0,
-        discrepancy: bool = True,
-        files: Mapping[str, str | None] | None = None,
-        settings: Mapping[str, Any] | None = None,
-        report: bool = True,
-        mode: str = "samples",
-        output_dir: str | None = None,
-        label_names: str | None = None,
-        overwrite: bool = False,
-        device: torch.device | str = "cpu",
-        progress: bool = True,
-        debug: bool = False,
-    ) -> None:
-        self.posterior, self.image, self.label, self.points = (given(v) for v in (posterior, image, label, points))
-        self.points_space, self.mode, self.output_dir = str(points_space), str(mode), given(output_dir)
-        self.transforms, self.report = truth("transforms", transforms), truth("report", report)
-        self.landmarks = None if landmarks in ("", "null", "None") else landmarks
-        self.landmarks_space, self.landmark_std = landmarks_space, landmark_std
-        self.corrected_label, self.outline_std = given(corrected_label), outline_std
-        self.corrected_structures, self.discrepancy = corrected_structures, truth("discrepancy", discrepancy)
-        self.files = {role: str(path) for role, path in (files or {}).items() if given(path) is not None}
-        self.settings = {name: value for name, value in (settings or {}).items() if given(value) is not None}
-        self.label_names, self.device = given(label_names), usable_device(device)
-        self.overwrite, self.debug, self.progress = truth("overwrite", overwrite), truth("debug", debug), progress
+    posterior: Text
+    image: Text = None
+    label: Text = None
+    points: Text = None
+    points_space: str = "RAS"
+    transforms: Truth = False
+    landmarks: Texts = None
+    landmarks_space: str = "RAS"
+    landmark_std: Number = 1.0
+    corrected_label: Text = None
+    corrected_structures: Labels | None = None
+    outline_std: Number = 1.0
+    discrepancy: Truth = True
+    files: dict[str, Text] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    report: Truth = True
+    handlers: SkipValidation[Sequence[ResultHandler] | None] = None
+    mode: str = "samples"
+    output_dir: Text = None
+    label_names: Text = None
+    overwrite: Truth = False
+    device: Annotated[Any, BeforeValidator(usable_device)] = torch.device("cpu")
+    progress: Truth = True
+    debug: Truth = False
 
     def run(self) -> list[Path]:
         """Apply, write, and say what was written.
@@ -117,49 +117,48 @@ class Application:
                 "nothing to apply it to: give --image, --label, --points, --transforms true, --landmarks or "
                 "--corrected_label"
             )
-        if self.mode not in ("mean", "samples"):
-            raise DataError(f"--mode must be mean or samples, got {self.mode!r}")
-        own = Path(str(self.posterior)).expanduser().parent
-        folder = own if self.output_dir is None else Path(str(self.output_dir)).expanduser()
-        stored = load_posterior(str(self.posterior), self.device)
+        check("mode", self.mode, Literal["mean", "samples"])
+        own = Path(self.posterior).expanduser().parent
+        folder = own if self.output_dir is None else Path(self.output_dir).expanduser()
+        posterior = load(self.posterior, self.device)
         written: list[Path] = []
         if knows:
             folder = own / "conditioned" if self.output_dir is None else folder
-            stored = self._condition(stored, own, folder)
+            posterior = self._condition(posterior, own, folder)
             written = sorted(path for path in folder.rglob("*") if path.is_file())
         if not carried:
             return written
-        job = Carrier(stored, folder, self.mode == "samples", self.overwrite)
+        job = Carrier(posterior, folder, self.mode == "samples", self.overwrite)
         if self.image is not None:
-            job.take_image(str(self.image))
+            job.take_image(self.image)
         if self.label is not None:
-            job.take_label(str(self.label), read_names(self.label_names))
+            job.take_label(self.label, read_names(self.label_names))
         if self.points is not None:
-            job.take_points(str(self.points), self.points_space)
+            job.take_points(self.points, self.points_space)
         if self.transforms:
             job.take_transforms()
         return written + job.run(self.progress)
 
-    def _condition(self, stored: StoredPosterior, own: Path, folder: Path) -> StoredPosterior:
+    def _condition(self, posterior: Posterior, own: Path, folder: Path) -> Posterior:
         """Condition, and write the result's folder."""
         # Everything that is quickly checked, before anything that takes time.
         landmarks = correction = None
         if self.landmarks is not None:
             landmarks = read_landmarks(self.landmarks, self.landmarks_space, self.landmark_std)
         if self.corrected_label is not None:
-            chosen = self.corrected_structures
-            structures = [chosen] if isinstance(chosen, int) else list(chosen or [])
-            correction = read_correction(self.corrected_label, stored.space.fixed, structures, own, self.outline_std)
+            structures = self.corrected_structures or ()
+            correction = read_correction(self.corrected_label, posterior.space.fixed, structures, own, self.outline_std)
         knowledge = Knowledge(landmarks, correction, self.discrepancy)
         names = read_names(self.label_names)
-        earlier = stored.posterior
+        draws, files = posterior.draws, {role: path for role, path in self.files.items() if path is not None}
+        wanted = {name: value for name, value in self.settings.items() if given(value) is not None}
         settings = Settings(
             **{
-                "num_proposals": len(earlier.weights), "num_samples": len(earlier.resampled),
-                "seed": earlier.proposals.seed, "temperature": stored.temperature, "progress": self.progress,
-                **stored.steps, **self.settings,
+                "num_proposals": len(draws.weights), "num_samples": len(draws.resampled),
+                "seed": draws.proposals.seed, "progress": self.progress, **posterior.steps, **wanted,
             }
         )  # fmt: skip
+        handlers = all_handlers(self.report) if self.handlers is None else self.handlers
         return write_conditioned(
-            stored, knowledge, settings, own, folder, self.files, self.device, names, self.report, self.overwrite
+            posterior, knowledge, settings, own, folder, files, handlers, self.device, names, self.overwrite
         )

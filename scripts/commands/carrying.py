@@ -13,23 +13,23 @@ from monai.data import MetaTensor
 from torch import Tensor
 from tqdm import tqdm
 
-from scripts.commands.pair_list import stem
 from scripts.core.atomic import check_writable, part_of, put_in_place
 from scripts.core.errors import DataError
 from scripts.core.grid import Grid, are_apart, bounds_text
+from scripts.core.pair_keys import stem
 from scripts.data.loading import LoadVolumed
 from scripts.files.itk_spline import check_replaceable, write_samples
 from scripts.files.nifti import write_volume
 from scripts.files.points import check_inside, read_points, write_points
 from scripts.posterior.label_volumes import LabelAccumulator, write_volumes
-from scripts.posterior.stored import StoredPosterior
+from scripts.posterior.posterior import Posterior
 
 
 class Carrier:
     """One pass over the samples for everything that is to be carried along.
 
     Args:
-        stored: the posterior.
+        posterior: the posterior.
         folder: where files go.
         all_samples: the mean and spread over all samples; else the mean field alone.
         overwrite: replace files that exist.
@@ -38,8 +38,8 @@ class Carrier:
         DataError: by its `take_…`, for files that cannot be read, or results that exist.
     """
 
-    def __init__(self, stored: StoredPosterior, folder: Path, all_samples: bool, overwrite: bool) -> None:
-        self.stored, self.space = stored, stored.space
+    def __init__(self, posterior: Posterior, folder: Path, all_samples: bool, overwrite: bool) -> None:
+        self.posterior, self.space = posterior, posterior.space
         self.folder, self.all_samples, self.overwrite = folder.expanduser(), all_samples, overwrite
         self.image: tuple[Tensor, Grid, str] | None = None
         self.labels: tuple[LabelAccumulator, str] | None = None
@@ -80,7 +80,7 @@ class Carrier:
 
     def run(self, progress: bool) -> list[Path]:
         """Go through the samples and write; returns the files."""
-        mean = self.space.displacement(self.stored.mean[None])[0].cpu()
+        mean = self.space.displacement(self.posterior.mean[None])[0].cpu()
         places, weights = [], []
         total = torch.zeros(self.space.fixed.shape, dtype=torch.float64)
         squares = torch.zeros_like(total)
@@ -114,17 +114,17 @@ class Carrier:
             path = self.folder / f"{self.points[1]}_moved.csv"
             write_points(self.points[0], np.stack(places), weights, path)
         if self.transforms is not None:
-            samples = ((index, times, points.cpu().numpy()) for index, times, points in self.stored.samples())
+            samples = ((index, times, points.cpu().numpy()) for index, times, points in self.posterior.samples())
             self.files += self._write_transforms(self.transforms, samples)
         return self.files
 
     def _fields(self, progress: bool) -> Any:
         """(how often, control points) of every sample, or of the mean alone."""
         if not self.all_samples:
-            yield 1, self.stored.mean
+            yield 1, self.posterior.mean
             return
-        count = int(self.stored.posterior.resampled.unique().numel())
-        for _, times, points in tqdm(self.stored.samples(), total=count, desc="samples", disable=not progress):
+        count = int(self.posterior.draws.resampled.unique().numel())
+        for _, times, points in tqdm(self.posterior.samples(), total=count, desc="samples", disable=not progress):
             yield times, points
 
     def _write_transforms(self, folder: Path, samples: Iterable[tuple[int, int, np.ndarray]]) -> list[Path]:

@@ -2,46 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 
-from scripts.commands.registration_run import fixed_header, versions
-from scripts.commands.result_folder import DIAGNOSTICS, check_folder, result_folder, write_json, write_result
 from scripts.core.errors import DataError
 from scripts.data.pair_again import prepare_again
 from scripts.evidence.knowledge import Knowledge
-from scripts.posterior.conditioning import check_conditionable, condition_pair
+from scripts.outputs.filing import ResultHandler, by_handlers, file_result
+from scripts.outputs.folder import DIAGNOSTICS, check_folder
+from scripts.posterior.conclusions import conclude
+from scripts.posterior.conditioning import check_conditionable, condition_again
+from scripts.posterior.pair_images import PairImages
+from scripts.posterior.posterior import Posterior
 from scripts.posterior.settings import Clock, Settings
-from scripts.posterior.stored import StoredPosterior
-from scripts.report.page import write_report
 
 
 def write_conditioned(
-    stored: StoredPosterior,
+    posterior: Posterior,
     knowledge: Knowledge,
     settings: Settings,
     own: Path,
     folder: Path,
     files: Mapping[str, str],
+    handlers: Sequence[ResultHandler],
     device: torch.device,
     label_names: Mapping[int, str],
-    report: bool = True,
     overwrite: bool = False,
-) -> StoredPosterior:
+) -> Posterior:
     """Condition a registration on what is known and write everything that `run inference` writes.
 
     Args:
-        stored: its posterior.
+        posterior: of the registration.
         knowledge: what is known.
         settings: how many proposals and so on.
         own: the registration's folder.
         folder: where the result goes.
         files: paths by role instead of those that the posterior remembers.
+        handlers: that write it.
         device: where to compute.
         label_names: of the moving label map's values.
-        report: also write `report.html`.
         overwrite: replace a result of other files.
 
     Returns:
@@ -50,32 +51,21 @@ def write_conditioned(
     Raises:
         DataError: when something is wrong with what was given.
     """
-    check_conditionable(stored)
+    check_conditionable(posterior)
     if own.resolve().is_relative_to(folder.resolve()):
         raise DataError(f"--output_dir {folder} holds the registration itself; choose another folder")
-    sources = {key: str(Path(path).expanduser().resolve()) for key, path in {**stored.files, **files}.items()}
+    sources = {key: str(Path(path).expanduser().resolve()) for key, path in {**posterior.files, **files}.items()}
     # Only an earlier result is replaced on request, never a folder with other things in it.
     overwrite = overwrite and (folder / DIAGNOSTICS).is_file()
     if {"fixed", "moving"} <= set(sources):
         check_folder(folder, sources, overwrite)
-    clock = Clock()
+    clock, (moving_name, fixed_name) = Clock(), posterior.names
     with clock("reading"):
-        item = prepare_again(stored.space, stored.files, files)
-    given, result = condition_pair(item, stored, knowledge, settings, device, label_names, clock)
-    given.files = sources
-    result.diagnostics |= {
-        "files": sources,
-        "conditioned_from": str((own / "posterior.pt").resolve()),
-        "warnings": result.warnings,
-        "versions": versions(),
-        "device": str(device),
-        "seconds": clock.seconds,
-    }
-    with result_folder(folder, sources, overwrite, keep=True) as part:
-        with clock("writing"):
-            write_result(given, result, part, fixed_header(sources["fixed"]))
-        if report:
-            with clock("report"):
-                write_report(result, part / "report.html")
-        write_json(result.diagnostics, part / DIAGNOSTICS)
+        item = prepare_again(posterior.space, posterior.files, files)
+    item |= {"files": sources, "moving_name": moving_name, "fixed_name": fixed_name}
+    pair = PairImages.of_item(item, posterior.space.factor, device)
+    given = condition_again(posterior, pair, knowledge, settings, clock)
+    result = conclude(item, pair, given, settings, label_names, clock)
+    result.diagnostics |= {"conditioned_from": str((own / "posterior.pt").resolve()), "device": str(device)}
+    file_result(given, result, folder, sources, by_handlers(handlers), clock, overwrite)
     return given

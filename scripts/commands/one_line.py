@@ -51,3 +51,10 @@ def describe(error: BaseException) -> str:
     if isinstance(error, EXPECTED):
         return text or ("out of memory" if isinstance(error, MemoryError) else type(error).__name__)
     return f"{type(error).__name__}: {text} (not foreseen; --debug true shows where it happened)"
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """What MONAI's errors are about, at the end of their chain."""
+    while error.__cause__ is not None and not isinstance(error, EXPECTED):
+        error = error.__cause__
+    return error

@@ -8,28 +8,27 @@ that the constructors state.
 
 from __future__ import annotations
 
-import difflib
 import inspect
-import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from monai.bundle import ConfigParser
 from monai.bundle.reference_resolver import ReferenceResolver
 
-from scripts.commands.one_line import EXPECTED, describe, one_line_errors
+from scripts.commands.one_line import EXPECTED, cause_of, describe, one_line_errors
+from scripts.core.checked import Number, Truth, Whole, check, unknown
 from scripts.core.errors import DataError
-from scripts.core.truth import truth
+from scripts.inference.model import FACTS
 
 CONFIGS = Path(__file__).parents[2] / "configs"
+_KINDS: dict[type, Any] = {bool: Truth, int: Whole, float: Number}
+"""What replaces a shipped value of these types."""
 _REFERRING = ("$", "@", "%")
 """How strings begin that MONAI replaces by something else."""
 
 
-def check_options(config: str, build: str, debug: Any = False) -> None:
+def check_options(config: str, build: str, debug: Any = False, model: str | None = None) -> None:
     """Refuse unknown options and wrong values in one line; then build what the command runs, with errors in one line.
 
     To be named in a config, before the first expression that uses anything.
@@ -38,25 +37,33 @@ def check_options(config: str, build: str, debug: Any = False) -> None:
         config: name of the shipped config, whose keys and types of values are the allowed ones.
         build: id of the object that the command runs. MONAI keeps it: nothing is built twice.
         debug: let errors through, with their traceback.
+        model: id of the model, which knows how it was trained: options of trainings are no mistake if they say the
+            same.
 
     Raises:
         SystemExit: with code 1, unless `debug`.
     """
     with one_line_errors(False):
-        show = truth("debug", debug)
+        show = check("debug", debug, Truth)
     with one_line_errors(show):
         parser = _calling_parser()
-        shipped = json.loads((CONFIGS / config).read_text(encoding="utf-8"))
-        check_names(parser.config, shipped)  # type: ignore[arg-type]
+        shipped = ConfigParser.load_config_file(CONFIGS / config)
+        options = parser.get()
+        facts = {} if model is None else {name: parser[name] for name in options if name in FACTS}
+        check_names({name: value for name, value in options.items() if name not in facts}, shipped)
         for name in shipped:
             check_type(name, parser[name], default_of(name, shipped))
+        if model is not None:
+            _build(parser, model, shipped)
+            parser.get_parsed_content(model).check(facts)
         _build(parser, build, shipped)
 
 
 def check_training_options(build: str) -> None:
-    """The same for trainings and evaluations, whose options are those of all YAML configs of this bundle together.
+    """The same for trainings, evaluations and calibrations, which are made of several configs.
 
-    An option that the given configs refer to counts as known. Errors that are no person's show their traceback.
+    Known are the options of the shipped ones that this run is made of, and all that the given configs refer to. Errors
+    that are no person's show their traceback.
 
     Args:
         build: id of the object that the command runs.
@@ -66,14 +73,11 @@ def check_training_options(build: str) -> None:
     """
     parser = _calling_parser()
     with one_line_errors(False):
-        shipped: dict[str, Any] = {}
-        for path in sorted(CONFIGS.rglob("*.yaml")):
-            shipped |= {str(name).split("::")[0]: value for name, value in ConfigParser.load_config_file(path).items()}
-        check_names(parser.config, shipped)  # type: ignore[arg-type]
+        check_names(parser.get(), shipped_parts(parser.get()))
     try:
         parser.get_parsed_content(build)
     except Exception as error:
-        cause = _cause(error)
+        cause = cause_of(error)
         if not isinstance(cause, EXPECTED):
             raise
         with one_line_errors(False):
@@ -84,16 +88,21 @@ def check_names(config: Mapping[str, Any], shipped: Mapping[str, Any]) -> None:
     """Refuse keys that are not in the shipped config and that nothing in this one refers to.
 
     Raises:
-        DataError: with the nearest valid name.
+        DataError: with the runs that have such an option, or the nearest valid name.
     """
     used = {str(name).split("::")[0] for name in ReferenceResolver.find_refs_in_config(dict(config), "")}
     for name in config:
-        if name.startswith("_") or name in shipped or name in used:
+        if name.startswith("_") or name in shipped or name in used or name == "finalize":  # which MONAI runs at the end
             continue
-        options = [key for key, value in shipped.items() if not isinstance(value, dict | list)]
-        near = difflib.get_close_matches(name, options, n=1, cutoff=0.6)
-        hint = f"did you mean --{near[0]}?" if near else f"the options are {', '.join(options)}"
-        raise DataError(f"unknown option --{name}; {hint}")
+        runs = [run for run, options in _runs().items() if not isinstance(options.get(name, {}), dict)]
+        if runs:
+            raise DataError(f"--{name} is an option of run {', '.join(runs)}, not of this run")
+        raise unknown(name, [key for key, value in shipped.items() if not isinstance(value, dict | list)])
+
+
+def shipped_parts(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The shipped configs that a merged one is made of, as one; those that only override others add nothing."""
+    return {name: value for run, part in _runs().items() if run in config for name, value in part.items()}
 
 
 def default_of(name: str, shipped: Mapping[str, Any]) -> Any:
@@ -103,10 +112,7 @@ def default_of(name: str, shipped: Mapping[str, Any]) -> Any:
     """
     value = shipped[name]
     while isinstance(value, str) and value.startswith("@"):
-        place: Any = shipped
-        for key in value[1:].split("::"):
-            place = place[int(key)] if isinstance(place, list) else place[key]
-        value = place
+        value = ConfigParser(dict(shipped))[value[1:]]
     return None if isinstance(value, str) and value.startswith(_REFERRING) else value
 
 
@@ -116,36 +122,13 @@ def check_type(name: str, value: Any, default: Any) -> None:
     Raises:
         DataError: with what was expected.
     """
-    if value is default or (isinstance(value, str) and value.startswith(_REFERRING)):
-        return
-    if isinstance(default, bool):
-        truth(name, value)
-    elif isinstance(default, int) and (isinstance(value, bool) or not isinstance(value, int)):
-        raise DataError(f"--{name} must be a whole number, got {value!r}")
-    elif isinstance(default, float):
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not math.isfinite(value):
-            raise DataError(f"--{name} must be a number, got {value!r}")
+    if type(default) in _KINDS and not (isinstance(value, str) and value.startswith(_REFERRING)):
+        check(name, value, _KINDS[type(default)])
 
 
 def given(value: Any) -> str | None:
     """An optional text of the command line, where nothing may also be called null or None; numbers are names, too."""
     return None if value is None or str(value) in ("", "null", "None") else str(value)
-
-
-def usable_device(device: torch.device | str) -> torch.device:
-    """The device, if something can be computed on it.
-
-    Raises:
-        DataError: with the reason.
-    """
-    try:
-        found = torch.device(device)
-        if float(torch.ones(1, device=found).cpu()) == 1.0:
-            return found
-    except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0].strip().rstrip(".")
-    raise DataError(f"--device {device}: cannot be used ({reason}); try --device cpu")
 
 
 def _calling_parser() -> ConfigParser:
@@ -159,6 +142,13 @@ def _calling_parser() -> ConfigParser:
     raise RuntimeError("check_options works only inside of a config")
 
 
+def _runs() -> dict[str, dict[str, Any]]:
+    """The shipped configs that can be run, by the name of what they run."""
+    files = [path for kind in ("json", "yaml") for path in CONFIGS.glob(f"*.{kind}")]
+    configs = [ConfigParser.load_config_file(path) for path in sorted(files)]
+    return {config["run"].removeprefix("%"): config for config in configs if "run" in config}
+
+
 def _build(parser: ConfigParser, name: str, shipped: Mapping[str, Any]) -> None:
     try:
         parser.get_parsed_content(name)
@@ -167,10 +157,11 @@ def _build(parser: ConfigParser, name: str, shipped: Mapping[str, Any]) -> None:
         names = _options_of(parser, part)
         names = [option for option in names if parser[option] != shipped.get(option)] or names
         options = ", ".join(f"--{option} {parser[option]}" for option in names)
-        cause = _cause(error)
+        cause = cause_of(error)
         foreseen = isinstance(cause, (*EXPECTED, ValueError))
         reason = " ".join(str(cause).split()) if foreseen else describe(cause)
-        raise DataError(f"{options or part}: {reason}") from error
+        named = reason.startswith(("--", "unknown option"))  # errors of checked values say whose they are
+        raise DataError(reason if named else f"{options or part}: {reason}") from error
 
 
 def _culprit(parser: ConfigParser, name: str) -> str:
@@ -187,10 +178,3 @@ def _options_of(parser: ConfigParser, part: str) -> list[str]:
     """Names of the plain values that a part of the config is built from."""
     names = ReferenceResolver.find_refs_in_config(parser[part], part)
     return [name for name in names if "::" not in name and not isinstance(parser[name], dict | list)]
-
-
-def _cause(error: BaseException) -> BaseException:
-    """What MONAI's errors are about, at the end of their chain."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return error

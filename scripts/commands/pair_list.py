@@ -14,21 +14,22 @@ from monai.data import Dataset
 from scripts.commands.options import given
 from scripts.core.errors import DataError, shorten
 from scripts.core.grid import Grid
-from scripts.core.pair_keys import FILE_KEYS
+from scripts.core.pair_keys import FILE_KEYS, stem
 from scripts.core.processes import ALONE, Processes
 from scripts.files.nifti import write_volume
+from scripts.posterior.settings import Clock
 from scripts.synthetic.subjects import synthesize_subject
 
 EXAMPLE_SEED = 2026
 """Not among the people of the synthetic cohort that trainings draw from."""
-_SUFFIXES = (".nii.gz", ".nii", ".mgz", ".mgh", ".img", ".hdr")
 
 
 class PairFiles(Dataset):
     """The pairs as a MONAI dataset: `data` holds dictionaries of paths, items are prepared by `transform`.
 
     The list is made when it is first needed: errors in it are the user's, and MONAI would bury them under its own if
-    they were raised while the config is read.
+    they were raised while the config is read. An item that cannot be prepared has the error under `failed`: a pair
+    that is broken must not keep the others from being registered.
 
     Args:
         transform: the preprocessing, see :func:`~scripts.data.pair_input.pair_input_transforms`.
@@ -49,6 +50,24 @@ class PairFiles(Dataset):
             found = json.dumps(pair_list(**self.options)) if self.processes.is_first else ""
             self.data, self._listed = json.loads(self.processes.from_first(found)), True
         return list(self.data)
+
+    def __len__(self) -> int:
+        return len(self.find())
+
+    def _transform(self, index: int) -> dict[str, Any]:
+        """A prepared pair, with the paths of its files by role under `files` and a `clock`."""
+        pair, clock = self.find()[index], Clock()
+        about = {"name": pair["name"], "files": sources_of(pair), "clock": clock}
+        try:
+            with clock("reading and aligning"):
+                return {**self.transform(pair), **about}
+        except Exception as error:
+            return {**about, "failed": error}
+
+
+def sources_of(pair: Mapping[str, Any]) -> dict[str, str]:
+    """Absolute paths of a pair's files by role."""
+    return {key: str(Path(pair[key]).resolve()) for key in FILE_KEYS if key in pair}
 
 
 def pair_list(
@@ -170,12 +189,3 @@ def _unique(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _with_folder(path: str, name: str) -> str:
     return f"{Path(path).absolute().parent.name}_{name}"
-
-
-def stem(path: str) -> str:
-    """A file's name without folder and suffix."""
-    name = Path(path).name
-    for suffix in _SUFFIXES:
-        if name.lower().endswith(suffix):
-            return name[: -len(suffix)] or "image"
-    return Path(name).stem or "image"

@@ -5,40 +5,30 @@ from __future__ import annotations
 import csv
 import json
 import logging
-import platform
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import ignite
-import monai
-import nibabel as nib
-import numpy as np
-import SimpleITK
 import torch
 from ignite.engine import Engine, Events
-from monai.engines import Evaluator
-from nibabel.filebasedimages import ImageFileError
-from torch import nn
+from monai.engines import SupervisedEvaluator
+from monai.engines.utils import IterationEvents
+from monai.inferers import Inferer
+from monai.transforms import Transform
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from scripts.commands.one_line import describe, one_line_errors
-from scripts.commands.options import given, truth, usable_device
-from scripts.commands.pair_list import PairFiles
-from scripts.commands.result_folder import DIAGNOSTICS, check_folder, result_folder, write_json, write_result
+from scripts.commands.one_line import cause_of, describe, one_line_errors
+from scripts.commands.pair_list import PairFiles, sources_of
 from scripts.core.atomic import check_writable, writing
-from scripts.core.checkpoint import load_network
-from scripts.core.errors import DataError
-from scripts.core.pair_keys import FILE_KEYS
-from scripts.core.seg35 import SEG35
-from scripts.inference.objectives import SIRObjective
-from scripts.posterior.sampler import register_pair
-from scripts.posterior.settings import Clock, Settings
-from scripts.report.page import write_report
-
-logger = logging.getLogger(__name__)
+from scripts.core.device import usable_device
+from scripts.core.processes import Processes
+from scripts.core.truth import truth
+from scripts.outputs.filing import Filing, FilingEvents, file_result
+from scripts.outputs.folder import check_folder
 
 _TABLE = (
     "dice_before", "dice_after", "ncc_before", "ncc_after", "refine_gain_log_posterior", "fold_percent", "std_mean_mm",
@@ -47,61 +37,63 @@ _TABLE = (
 """Diagnostics that stand in `registrations.csv`."""
 
 
-class Registration(Evaluator):
-    """Registers the pairs of a dataset; a MONAI evaluator whose iterations are pairs.
+def prepare_pair(
+    batch: Mapping[str, Any], device: torch.device, non_blocking: bool = False, **kwargs: Any
+) -> tuple[Tensor, None]:
+    """What the network sees of a prepared pair, [1, 2, X, Y, Z], for MONAI's evaluator; there is no target."""
+    return batch["image"][None].to(device, non_blocking=non_blocking, **kwargs), None
 
-    A pair that fails does not keep the others from being done: failures are listed at the end, and the exit code says
-    that there were any. Several processes divide the pairs among them; each files its own pairs' folders, the first
-    one writes the table and speaks to the user.
+
+class Registration(SupervisedEvaluator):
+    """Registers pairs and files the results: MONAI's evaluator, an iteration a pair.
+
+    The network's output goes through the postprocessing, which adds the posterior and what it says; then handlers
+    write, see :mod:`scripts.outputs`. A pair that fails does not keep the others from being done: failures are listed
+    at the end, and the exit code says that there were any. Several processes divide the pairs among them; each files
+    its own pairs' folders, the first one writes the table and speaks to the user.
 
     Args:
-        network: the trained network's architecture.
-        objective: of its training, see :func:`~scripts.posterior.sampler.register_pair`.
-        dataset: the pairs' files and their preprocessing.
+        network: from [1, 2, X, Y, Z] to raw parameters.
+        dataloader: of a :class:`~scripts.commands.pair_list.PairFiles`, one pair at a time.
+        inferer: how the network is run.
+        postprocessing: adds `posterior` and `result`, see :class:`~scripts.outputs.postprocessing.Posteriord`.
         output_dir: one folder for each pair is made in it.
-        ckpt_path: the network's weights; None if they are loaded already.
-        settings: options of :class:`~scripts.posterior.settings.Settings`.
-        label_names: `seg35`, `freesurfer`, or a JSON file from label values to names; None for seg35's names where
-            most of its labels are there.
+        handlers: that write files, and any others of Ignite and MONAI.
         device: where to compute.
-        report: write `report.html`.
         overwrite: replace earlier results of other files.
         debug: show tracebacks, and stop at the first failure.
-        val_handlers: more Ignite handlers.
+        options: more of `monai.engines.SupervisedEvaluator`, metrics for instance.
     """
 
     def __init__(
         self,
         network: nn.Module,
-        objective: SIRObjective,
-        dataset: PairFiles,
+        dataloader: DataLoader,
+        inferer: Inferer,
+        postprocessing: Transform,
         output_dir: str,
-        ckpt_path: str | None = None,
-        settings: Mapping[str, Any] | None = None,
-        label_names: str | None = None,
+        handlers: Sequence[Any] = (),
         device: torch.device | str = "cpu",
-        report: bool = True,
         overwrite: bool = False,
         debug: bool = False,
-        val_handlers: Sequence[Any] | None = None,
+        **options: Any,
     ) -> None:
-        self.network, self.objective, self.pairs = network, objective, dataset
-        self.folder, self.ckpt_path = Path(str(output_dir)).expanduser(), given(ckpt_path)
-        self.options, self.label_names = dict(settings or {}), given(label_names)
-        self.report, self.overwrite = truth("report", report), truth("overwrite", overwrite)
-        self.debug = truth("debug", debug)
+        self.pairs: PairFiles = dataloader.dataset  # type: ignore[assignment]
+        self.folder = Path(str(output_dir)).expanduser()
+        self.overwrite, self.debug = truth("overwrite", overwrite), truth("debug", debug)
         self.finished: list[dict[str, Any]] = []
         self.failures: list[tuple[str, str]] = []
-        self._settings = Settings()
-        self._names: dict[int, str] = {}
+        self._error: BaseException | None = None
         self._bar: tqdm | None = None
-        # The pairs are listed when the run starts; until then MONAI has to be given some length.
+        self._began = 0.0
         super().__init__(
-            device=usable_device(device), val_data_loader=range(1), epoch_length=1, val_handlers=val_handlers,
-            decollate=False,
+            device=usable_device(device), val_data_loader=dataloader, network=network, inferer=inferer,
+            epoch_length=1,  # the pairs are listed when the run starts
+            prepare_batch=prepare_pair, postprocessing=postprocessing, event_names=[FilingEvents], decollate=False,
+            val_handlers=[*handlers], **options,
         )  # fmt: skip
-        if not self.debug:
-            self.logger.setLevel(logging.CRITICAL)  # Ignite says twice what is then said in one line
+        self.logger.setLevel(logging.WARNING)  # of epochs and iterations nobody wants to know here
+        self.add_event_handler(IterationEvents.FORWARD_COMPLETED, self._note_time)
         self.add_event_handler(Events.ITERATION_COMPLETED, self._advance)
 
     def run(self, global_epoch: int = 1) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -115,15 +107,17 @@ class Registration(Evaluator):
         """
         with one_line_errors(self.debug):
             self._start()
-            processes = self.pairs.processes
-            share, first = processes.share(self.count), processes.is_first
-            self.data_loader, self.state.epoch_length = share, len(share)
-            self._bar = tqdm(total=len(share), desc="pairs", disable=self.count == 1 or not first, leave=True)
+            self.state.epoch_length, first = len(self.data_loader), self.pairs.processes.is_first  # type: ignore[arg-type]
+            self._bar = tqdm(
+                total=self.state.epoch_length, desc="pairs", disable=self.count == 1 or not first, leave=True
+            )
             try:
-                if share:
+                if self.state.epoch_length:
                     super().run(global_epoch)
             finally:
                 self._bar.close()
+            if self._error is not None:
+                raise self._error
             self._join()
             self._write_table()
         if first:
@@ -139,82 +133,59 @@ class Registration(Evaluator):
 
     def _start(self) -> None:
         check_writable(self.folder)
-        self.pairs.find()
-        self.data_loader, self.state.epoch_length = range(self.count), self.count
-        self._settings = Settings(**self.options)
-        self._names = read_names(self.label_names)
-        if self.ckpt_path is not None:
-            if not Path(self.ckpt_path).is_file():
-                raise DataError(
-                    f"weights {self.ckpt_path}: there is no such file; name trained weights with --ckpt_path, or the "
-                    "bundle's folder with --bundle_root"
-                )
-            load_network(self.network, self.ckpt_path)
-        self.network.to(self.state.device).eval()
-        self.objective.to(self.state.device)
-        self.finished, self.failures = [], []
+        pairs = self.pairs.find()
+        if len(pairs) == 1:  # before anything is read
+            check_folder(self.folder / pairs[0]["name"], sources_of(pairs[0]), self.overwrite)
+        self.finished, self.failures, self._error = [], [], None
 
-    def _iteration(self, engine: Engine, batchdata: int) -> dict[str, Any] | None:  # type: ignore[override]
-        """Register one pair."""
-        del engine
-        files = dict(self.pairs.data[batchdata])
+    def _iteration(self, engine: Engine, batchdata: dict[str, Any]) -> dict[str, Any] | None:  # type: ignore[override]
+        """Register one pair and file the result."""
+        name = batchdata["name"]
         try:
-            row = self._register(files, batchdata)
+            if "failed" in batchdata:
+                raise batchdata["failed"]
+            check_folder(self.folder / name, batchdata["files"], self.overwrite)
+            self._began = time.perf_counter()
+            super()._iteration(engine, batchdata)  # type: ignore[arg-type]
+            self.finished.append(self._file(engine, batchdata))
         except Exception as error:
+            cause = cause_of(error)
             if self.debug or self.count == 1:
-                raise
-            self.failures.append((files["name"], describe(error)))
-            tqdm.write(f"failed: {files['name']}: {describe(error)}", file=sys.stderr)
-            return None
-        self.finished.append(row)
-        return row
+                self._error = error if self.debug else cause
+                engine.terminate()
+                return None
+            self.failures.append((name, describe(cause)))
+            tqdm.write(f"failed: {name}: {describe(cause)}", file=sys.stderr)
+        return None
 
-    def _register(self, files: dict[str, Any], index: int) -> dict[str, Any]:
-        start, clock = time.perf_counter(), Clock()
-        sources = {key: str(Path(files[key]).resolve()) for key in FILE_KEYS if key in files}
-        folder = self.folder / files["name"]
-        check_folder(folder, sources, self.overwrite)
-        with clock("reading and aligning"):
-            item = self.pairs[index]
-        stored, result = register_pair(
-            {**item, **{key: files[key] for key in ("fixed_name", "moving_name")}},
-            self.network,
-            self.objective,
-            self._settings,
-            self.state.device,
-            self._names,
-            clock,
-        )
-        stored.files = sources
-        result.diagnostics |= {
-            "files": sources,
-            "model": str(self.ckpt_path or type(self.network).__name__),
-            "warnings": result.warnings,
-            "versions": versions(),
-            "device": str(self.state.device),
-            "seconds": clock.seconds,
-        }
-        figures = result.diagnostics
-        with result_folder(folder, sources, self.overwrite, keep=True) as part:
-            with clock("writing"):
-                write_result(stored, result, part, fixed_header(files["fixed"]))
-            if self.report:
-                with clock("report"):
-                    write_report(result, part / "report.html")
-            write_json(figures, part / DIAGNOSTICS)
-        row = {"name": files["name"], "status": "done", **{key: figures.get(key) for key in _TABLE}}
-        return {**row, "seconds": round(time.perf_counter() - start, 1)}
+    def _file(self, engine: Engine, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Let the handlers write; a row of `registrations.csv`."""
+        output: Any = engine.state.output
+        clock, name = batch["clock"], batch["name"]
+
+        def fire(filing: Filing, event: FilingEvents) -> None:
+            engine.state.filing = filing  # type: ignore[attr-defined]
+            engine.fire_event(event)
+
+        result = output["result"]
+        file_result(output["posterior"], result, self.folder / name, batch["files"], fire, clock, self.overwrite)
+        row = {"name": name, "status": "done", **{key: result.diagnostics.get(key) for key in _TABLE}}
+        return {**row, "seconds": round(clock.since_start, 1)}
 
     def _join(self) -> None:
         """What all processes did, in the order of the list."""
-        order = {files["name"]: number for number, files in enumerate(self.pairs.data)}
-        told = [json.loads(text) for text in self.pairs.processes.gather(json.dumps([self.finished, self.failures]))]
+        processes: Processes = self.pairs.processes
+        order = {pair["name"]: number for number, pair in enumerate(self.pairs.find())}
+        told = [json.loads(text) for text in processes.gather(json.dumps([self.finished, self.failures]))]
         self.finished = sorted((row for done, _ in told for row in done), key=lambda row: order[row["name"]])
         failures = sorted(((name, why) for _, failed in told for name, why in failed), key=lambda f: order[f[0]])
         self.failures = failures
 
+    def _note_time(self, engine: Engine) -> None:
+        engine.state.batch["clock"].add("network", self._began)  # type: ignore[index]
+
     def _advance(self, engine: Engine) -> None:
-        del engine
+        engine.state.filing = engine.state.batch = engine.state.output = None  # type: ignore[attr-defined]
         if self._bar is not None:
             self._bar.update()
 
@@ -233,10 +204,10 @@ class Registration(Evaluator):
         for row in self.finished:
             print(f"{row['name']}: {_sentence(row)}")
         if len(self.finished) == 1:
-            name = "report.html" if self.report else ""
-            print(f"\nThe result is in {self.folder / self.finished[0]['name']}")
-            if name:
-                print(f"Open {(self.folder / self.finished[0]['name'] / name).resolve().as_uri()}")
+            folder = self.folder / self.finished[0]["name"]
+            print(f"\nThe result is in {folder}")
+            if (folder / "report.html").is_file():
+                print(f"Open {(folder / 'report.html').resolve().as_uri()}")
         elif self.finished:
             print(f"\n{len(self.finished)} results are in {self.folder}, a table of them in registrations.csv")
         if self.failures:
@@ -253,50 +224,3 @@ def _sentence(row: Mapping[str, Any]) -> str:
         parts.append(f"refinement gained {row['refine_gain_log_posterior']:,.0f} in the log posterior")
     parts += [f"uncertainty {row['std_mean_mm']:.2f} mm", f"folds {row['fold_percent']:.3f} %", f"{row['seconds']} s"]
     return ", ".join(parts)
-
-
-NAMES = {
-    "seg35": {number: label.name for number, label in SEG35.items()},
-    "freesurfer": {label.freesurfer_id: label.name for label in SEG35.values()},
-}
-"""Tables of names that one can ask for instead of naming a file."""
-
-
-def read_names(path: str | None) -> dict[int, str]:
-    """Label names from a JSON file {"1": "name", …}, or of `seg35` or `freesurfer`; empty without anything.
-
-    Raises:
-        DataError: when it cannot be read.
-    """
-    if given(path) is None:
-        return {}
-    if path in NAMES:
-        return NAMES[path]
-    try:
-        content = json.loads(Path(str(path)).expanduser().read_text(encoding="utf-8"))
-        return {int(key): str(value) for key, value in content.items()}
-    except (OSError, ValueError, AttributeError) as error:
-        raise DataError(
-            f'--label_names {path}: expected seg35, freesurfer, or a JSON file such as {{"1": "name"}} ({error})'
-        ) from error
-
-
-def fixed_header(path: str) -> Any:
-    """The NIfTI header of the fixed file, whose codes the results keep; None for other formats."""
-    try:
-        image: Any = nib.load(path)
-    except ImageFileError:
-        return None
-    return image.header if isinstance(image, nib.Nifti1Image) else None
-
-
-def versions() -> dict[str, str]:
-    """Of what the result depends on."""
-    return {
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "monai": monai.__version__,
-        "ignite": ignite.__version__,
-        "numpy": np.__version__,
-        "SimpleITK": SimpleITK.Version_VersionString(),
-    }

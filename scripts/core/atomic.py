@@ -25,10 +25,6 @@ def atomic_path(path: str | Path, durable: bool = False) -> Iterator[Path]:
         path: the final name.
         durable: wait until the content is on the disk before the old file goes, so that a power failure cannot take
             both. For what took hours to compute.
-
-    Example:
-        >>> with atomic_path(tmp / "a.txt") as part:  # doctest: +SKIP
-        ...     part.write_text("whole")
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,11 +6,10 @@ checkpoint, the old one or the new one. Reading never runs code from the file.
 
 from __future__ import annotations
 
-import copy
 import pickle
 import random
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,10 @@ from torch import Tensor, nn
 from scripts.core.atomic import atomic_path
 from scripts.core.errors import CheckpointError
 
-_TEMPERATURE = "weight_scale.temperature"
+FITTED_BEFORE = "weight_scale.temperature"
+"""Where files of earlier versions have the temperature that was fitted, 0 for none."""
+DESCRIPTION = "description"
+"""Where files have what their weights mean."""
 _NAN_IF_UNKNOWN = ("weight_scale.value",)
 
 
@@ -37,7 +39,7 @@ def save_atomically(content: Mapping[str, Any], path: str | Path) -> None:
         raise CheckpointError(path, f"not written, since it would hold NaN or infinite numbers: {', '.join(bad[:5])}")
     try:
         with atomic_path(path, durable=True) as part, part.open("wb") as file:
-            torch.save(dict(content), file)
+            torch.save(content, file)
     except (OSError, RuntimeError) as error:
         raise CheckpointError(path, f"could not be written ({error}); what was there before is intact") from error
 
@@ -64,9 +66,32 @@ def read(path: str | Path, map_location: torch.device | str = "cpu") -> dict[str
     return content
 
 
-def network_state(content: Mapping[str, Any]) -> Mapping[str, Tensor]:
-    """The network's weights in a checkpoint of training, or the checkpoint itself if it holds only them."""
-    return content.get("network", content)
+def described_state(network: nn.Module, description: Mapping[str, Any]) -> dict[str, Tensor]:
+    """A network's `state_dict` that says what it means, in the metadata that torch keeps with it.
+
+    So a file of weights is a plain `state_dict` to everybody else: MONAI's `load` and its exporters take it as it is.
+    """
+    state: Any = network.state_dict()
+    state._metadata[DESCRIPTION] = dict(description)
+    return state
+
+
+def description_of(content: Mapping[str, Any]) -> Any:
+    """What a file says about its weights, see :func:`described_state`; None for files of earlier versions."""
+    return content.get(DESCRIPTION, getattr(content, "_metadata", {}).get(DESCRIPTION))
+
+
+def network_state(content: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The network's weights in a file: all of it, or what a training has under `model` (earlier ones: `network`)."""
+    state = content.get("model", content.get("network", content))
+    return {name: value for name, value in state.items() if name not in (FITTED_BEFORE, DESCRIPTION)}
+
+
+def beside_weights(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What a training's checkpoint holds beside weights and their description; nothing where weights are alone."""
+    if not {"model", "network"} & set(content):
+        return {}
+    return {name: value for name, value in content.items() if name not in ("model", "network", DESCRIPTION)}
 
 
 def load_network(network: nn.Module, path: str | Path, strict: bool = True) -> list[str]:
@@ -85,13 +110,15 @@ def load_network(network: nn.Module, path: str | Path, strict: bool = True) -> l
         CheckpointError: if it does not fit; names the missing and the unexpected weights.
     """
     state = network_state(read(path))
+    if not strict:  # the usual spread of log-weights is that of another training
+        state = {name: value for name, value in state.items() if not name.endswith(_NAN_IF_UNKNOWN)}
     own = network.state_dict()
     fitting = {
         name: value
         for name, value in state.items()
         if name in own and isinstance(value, Tensor) and value.shape == own[name].shape
     }
-    missing = [name for name in own if name not in fitting and not name.endswith(_TEMPERATURE)]
+    missing = [name for name in own if name not in fitting]
     unexpected = [name for name in state if name not in fitting]
     if strict and (missing or unexpected):
         raise CheckpointError(
@@ -101,25 +128,8 @@ def load_network(network: nn.Module, path: str | Path, strict: bool = True) -> l
         )
     if not fitting:
         raise CheckpointError(path, f"nothing in it fits this network; it holds {_listed(list(state))}")
-    # A file from before there was any calibration has no temperature: none then, not that of the weights before them.
-    uncalibrated = {name: torch.zeros_like(own[name]) for name in own if name.endswith(_TEMPERATURE)}
-    network.load_state_dict({**uncalibrated, **fitting}, strict=False)
+    network.load_state_dict(fitting, strict=False)
     return missing
-
-
-def with_weights(
-    network: nn.Module, paths: str | Path | Sequence[str | Path], device: torch.device | str = "cpu"
-) -> nn.Module | list[nn.Module]:
-    """The network with weights from a file; given several files, that many networks (an ensemble such as Vxm5)."""
-    if isinstance(paths, str | Path):
-        load_network(network, paths)
-        return network.to(device).eval()
-    networks = []
-    for path in paths:
-        member = copy.deepcopy(network)
-        load_network(member, path)
-        networks.append(member.to(device).eval())
-    return networks
 
 
 def random_state() -> dict[str, Any]:

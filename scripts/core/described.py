@@ -51,8 +51,8 @@ class Described:
         return {"kind": self.kind, **{name: _plain(name, getattr(self, name)) for name in names}}
 
 
-def make(settings: Mapping[str, Any], expected: type[T]) -> T:
-    """The part that these settings describe.
+def make(settings: Mapping[str, Any], expected: type[T], **aside: Any) -> T:
+    """The part that these settings describe; `aside` are further arguments of its constructor.
 
     Raises:
         DataError: for a kind or arguments that are not known here, or a part of another sort.
@@ -66,7 +66,7 @@ def make(settings: Mapping[str, Any], expected: type[T]) -> T:
         raise DataError(f"expected one of {known}, got {kind!r}: was the file made by a later version?")
     arguments = {name: _made(value) for name, value in settings.items() if name != "kind"}
     try:
-        return found(**arguments)
+        return found(**arguments, **aside)
     except TypeError as error:
         raise DataError(f"{kind}: {error}: was the file made by a later version?") from error
 
@@ -95,6 +95,8 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _made(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_made(part) for part in value]
     return make(value, Described) if isinstance(value, Mapping) and "kind" in value else value
 
 

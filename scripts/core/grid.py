@@ -14,15 +14,10 @@ LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Where the voxels of an image are.
+    """Where the voxels of an image are."""
 
-    Attributes:
-        shape: voxels along the array's axes (X, Y, Z).
-        affine: from array indices to RAS millimeters, (4, 4) float64.
-    """
-
-    shape: tuple[int, int, int]
-    affine: np.ndarray
+    shape: tuple[int, int, int]  # voxels along the array's axes (X, Y, Z)
+    affine: np.ndarray  # from array indices to RAS millimeters, (4, 4) float64
 
     @classmethod
     def of(cls, volume: MetaTensor) -> Grid:
@@ -43,9 +38,13 @@ class Grid:
     @property
     def bounds(self) -> np.ndarray:
         """Smallest and largest RAS coordinates of the voxels' centers in mm, (2, 3)."""
-        corners = np.array(np.meshgrid(*[(0, size - 1) for size in self.shape], indexing="ij")).reshape(3, -1).T
-        world = self.to_world(corners)
-        return np.stack([world.min(0), world.max(0)])
+        corners = self.corners()
+        return np.stack([corners.min(0), corners.max(0)])
+
+    def corners(self, margin: float = 0.0) -> np.ndarray:
+        """Corners of the box around the voxels' centers and `margin` voxels more, in RAS mm, (8, 3)."""
+        ends = [(-margin, size - 1 + margin) for size in self.shape]
+        return self.to_world(np.array(list(itertools.product(*ends))))
 
     def to_world(self, indices: np.ndarray) -> np.ndarray:
         """Array indices (N, 3) to RAS mm (N, 3)."""
@@ -81,7 +80,7 @@ def are_apart(one: Grid, other: Grid) -> bool:
     edges = [grid.affine[:3, :3].T for grid in (one, other)]  # rows, each (3, 3)
     normals = [np.linalg.inv(rows).T for rows in edges]
     crossed = [np.cross(a, b) for a, b in itertools.product(*edges)]
-    corners = [_corners(grid) for grid in (one, other)]
+    corners = [grid.corners(margin=0.5) for grid in (one, other)]  # at the outer edges of the voxels
     for axis in (*normals[0], *normals[1], *crossed):
         first, second = (points @ axis for points in corners)
         if first.max() < second.min() or second.max() < first.min():
@@ -93,9 +92,3 @@ def bounds_text(grid: Grid) -> str:
     """The box around a volume's voxels in words."""
     low, high = grid.bounds
     return ", ".join(f"{name} {a:.0f}..{b:.0f}" for name, a, b in zip("RAS", low, high, strict=True)) + " mm"
-
-
-def _corners(grid: Grid) -> np.ndarray:
-    """Corners of the volume, at the outer edges of its voxels, in RAS mm, (8, 3)."""
-    indices = np.array(list(itertools.product(*[(-0.5, size - 0.5) for size in grid.shape])))
-    return grid.to_world(indices)

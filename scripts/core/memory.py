@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import psutil
 import torch
 
+from scripts.core.cgroup import ROOT, left_in_groups
 
-def free_bytes(device: torch.device) -> int | None:
-    """Bytes that a new tensor on this device may take; None where it cannot be known."""
+
+def free_bytes(device: torch.device, root: Path = ROOT) -> int | None:
+    """Bytes that a new tensor on this device may take; None where it cannot be known.
+
+    Args:
+        device: where the tensor shall be.
+        root: of the file system in which Linux tells the limits of containers.
+    """
     if device.type == "cpu":
-        return int(psutil.virtual_memory().available)
+        machine, container = int(psutil.virtual_memory().available), left_in_groups(root)
+        return machine if container is None else min(machine, container)
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         # What torch holds in its cache is free for us, too.

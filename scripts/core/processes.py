@@ -8,24 +8,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, distributed
 
 
 class Processes(NamedTuple):
-    """This process among those that work together; `Processes()` is one that works alone.
+    """This process among those that work together; `Processes()` is one that works alone."""
 
-    Attributes:
-        rank: number of this process.
-        size: number of processes.
-
-    Examples:
-        >>> Processes(rank=1, size=3).share(8)
-        range(1, 8, 3)
-    """
-
-    rank: int = 0
-    size: int = 1
+    rank: int = 0  # number of this process
+    size: int = 1  # number of processes
 
     @classmethod
     def current(cls) -> Processes:
@@ -59,16 +49,9 @@ class Processes(NamedTuple):
         """The texts of all processes, by rank."""
         if self.size == 1:
             return [text]
-        own = (
-            torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8) if text else torch.empty(0, dtype=torch.uint8)
-        )
-        sizes = torch.zeros(self.size, dtype=torch.int64)
-        sizes[self.rank] = own.numel()
-        distributed.all_reduce(sizes)
-        room = max(int(sizes.max()), 1)
-        parts = [torch.empty(room, dtype=torch.uint8) for _ in range(self.size)]
-        distributed.all_gather(parts, torch.nn.functional.pad(own, (0, room - own.numel())))
-        return [bytes(part[:size].tolist()).decode() for part, size in zip(parts, sizes.tolist(), strict=True)]
+        texts = [""] * self.size
+        distributed.all_gather_object(texts, text)
+        return texts
 
     def from_first(self, text: str = "") -> str:
         """The text of the first process."""

@@ -28,24 +28,15 @@ def progress_of(title: str, total: int, how: bool | Literal["log"] = True) -> It
         A function to be called with the number done so far.
     """
     if how == "log":
-        yield _LogLines(title, total)
-        return
-    with tqdm(total=total, desc=title, disable=not how, leave=False) as bar:
+        logger.info("%s: 0 of %d", title, total)
+    with tqdm(total=total, desc=title, disable=how is not True, leave=False) as bar:
+        before = 0
 
         def advance(done: int) -> None:
-            bar.update(done - bar.n)
+            nonlocal before
+            bar.update(done - before)
+            if how == "log" and LINES * done // total > LINES * before // total:
+                logger.info("%s: %d of %d", title, done, total)
+            before = done
 
         yield advance
-
-
-class _LogLines:
-    def __init__(self, title: str, total: int) -> None:
-        self.title, self.total, self._said = title, total, 0
-        logger.info("%s: 0 of %d", title, total)
-
-    def __call__(self, done: int) -> None:
-        """Say so each time that another fifth is done."""
-        part = LINES * done // max(self.total, 1)
-        if part > self._said:
-            self._said = part
-            logger.info("%s: %d of %d", self.title, done, self.total)

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Label:
-    """One anatomical structure.
+class Label(NamedTuple):
+    """One anatomical structure, as FreeSurfer has it."""
 
-    Attributes:
-        number: its value in a seg35 volume.
-        name: FreeSurfer's name.
-        freesurfer_id: its value in FreeSurfer's segmentations.
-        color: red, green and blue in 0..255, as FreeSurfer shows it.
-    """
-
-    number: int
+    number: int  # its value in a seg35 volume
     name: str
-    freesurfer_id: int
-    color: tuple[int, int, int]
+    freesurfer_id: int  # its value in FreeSurfer's segmentations
+    color: tuple[int, ...]  # red, green and blue in 0..255
 
 
 _TABLE = (
@@ -68,11 +60,3 @@ NOT_SCORED = frozenset({18, 19, 34, 35})
 
 #: The numbers over which a mean Dice is usually taken.
 SCORED: tuple[int, ...] = tuple(number for number in SEG35 if number not in NOT_SCORED)
-
-#: Pairs (left, right) of the structures that exist on both sides.
-PAIRS: tuple[tuple[int, int], ...] = tuple(
-    (left.number, right.number)
-    for left in _TABLE
-    for right in _TABLE
-    if left.name.startswith("Left-") and right.name == left.name.replace("Left-", "Right-")
-)

@@ -1,7 +1,7 @@
 """One image in, a pair out: the scan that a viewer sends is fixed, an atlas with labels moves onto it.
 
-MONAI Label hands over a single image under `image`; the preprocessing of pairs starts with :class:`AtlasPaird` and ends
-with :class:`StackPaird`, so that the same chain serves files of a pair and an image of a viewer.
+MONAI Label hands over a single image under `image`; the preprocessing of pairs starts with :class:`AtlasPaird`, so that
+the same chain serves files of a pair and an image of a viewer.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from monai.transforms import Transform
 
 from scripts.core.errors import DataError
 from scripts.core.grid import Grid
+from scripts.core.pair_keys import FROM_VIEWER, stem
 from scripts.files.nifti import write_volume
 from scripts.synthetic.subjects import synthesize_subject
 
@@ -49,8 +49,9 @@ class AtlasPaird(Transform):
             return item
         item["fixed"] = str(item["image"])
         item["moving"], item["moving_label"] = self.files()
-        item["atlas_path"] = item["moving"]
-        return item
+        item[FROM_VIEWER] = item["moving"]
+        names = {"moving_name": item["moving"], "fixed_name": item.get("image_path", item["image"])}
+        return {**item, **{key: stem(str(path)) for key, path in names.items()}}
 
     def files(self) -> tuple[str, str]:
         """Paths of the atlas image and its labels."""
@@ -74,13 +75,3 @@ def example_atlas(folder: Path) -> tuple[str, str]:
         for path, values in zip(paths, (subject.image, subject.label), strict=True):
             write_volume(path, values, grid)
     return str(paths[0]), str(paths[1])
-
-
-class StackPaird(Transform):
-    """Put what the network sees under `image`: moving and fixed, [2, X, Y, Z] on the work grid."""
-
-    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
-        """Stack one pair."""
-        item = dict(data)
-        item["image"] = torch.cat([item["moving"].as_tensor(), item["fixed"].as_tensor()])
-        return item

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from scripts.core.errors import DataError, repeated, shorten
-from scripts.data.layouts import SPLIT_FILE, SYNTHETIC, Cohort, Scan, read_cohort, synthetic_cohort
-from scripts.data.splits import check_people, default_parts, merge_people, read_split
+from scripts.data.dataset_folders import SPLIT_FILE, SYNTHETIC, Cohort, Scan, read_cohort, synthetic_cohort
+from scripts.data.splits import HELD_OUT, Split, check_people, default_parts, merge_people, read_split
 
 logger = logging.getLogger(__name__)
 
@@ -28,15 +28,12 @@ Pair = tuple[int, int]
 
 
 class Datalist(list[Scan]):
-    """The scans of a split: a list of items for dictionary transforms, which also knows the pairs that files listed.
+    """The scans of a split: a list of items for dictionary transforms, which also knows the pairs that files listed."""
 
-    Attributes:
-        listed_pairs: indices (fixed, moving) of listed pairs, by cohort; a cohort without such a list is not a key.
-    """
-
-    def __init__(self, scans: Sequence[Scan] = (), listed_pairs: Mapping[str, list[Pair]] | None = None) -> None:
+    def __init__(self, scans: Sequence[Scan] = ()) -> None:
         super().__init__(scans)
-        self.listed_pairs = dict(listed_pairs or {})
+        # Indices (fixed, moving) by cohort; a cohort without such a list is not a key.
+        self.listed_pairs: dict[str, list[Pair]] = {}
 
 
 def load_datalist(
@@ -45,23 +42,21 @@ def load_datalist(
     split_file: PathLike | None = None,
     *,
     same_person: Sequence[Sequence[str]] = (),
-    held_out: float = 0.15,
     require_labels: bool = True,
     synthetic: Mapping[str, Any] | None = None,
 ) -> Datalist:
     """Find the scans of a split.
 
     Args:
-        dataset_dir: a folder (see :mod:`scripts.data.layouts`), the path of a list, or several of them. None or an
-            empty string stands for synthetic brains.
+        dataset_dir: a folder (see :mod:`scripts.data.dataset_folders`), the path of a list, or several of them. None or
+            an empty string stands for synthetic brains.
         split: train, val, test or another name that the split file has; ``all`` for every scan.
         split_file: JSON with the names in each split; relative to ``dataset_dir``, else to the working directory.
             Without it: ``split.json`` in the folder if there is one, else what the layout itself says, else a fixed
             rule (:func:`~scripts.data.splits.default_parts`).
         same_person: groups of names of scans of one person, beside those in the split file.
-        held_out: share of people for val and for test under the fixed rule.
         require_labels: whether every scan needs a label map. If not, scans without one have no ``label``.
-        synthetic: arguments of :func:`~scripts.data.layouts.synthetic_cohort` (num_subjects, seed, shape, spacing).
+        synthetic: num_subjects, seed, shape and spacing, see :func:`~scripts.data.dataset_folders.synthetic_cohort`.
 
     Returns:
         The scans in order of their cohorts and names.
@@ -70,12 +65,14 @@ def load_datalist(
         DataError: when a folder, a file or a split is missing, a list is malformed, a split is empty, or a person is
             in two splits.
     """
-    if dataset_dir is None or dataset_dir == "" or dataset_dir == []:
+    if not dataset_dir:
         cohorts = [synthetic_cohort(**(synthetic or {}))]
     else:
         cohorts = [read_cohort(path) for path in ([dataset_dir] if isinstance(dataset_dir, PathLike) else dataset_dir)]
-    _check_names(cohorts)
-    parts = _assign(cohorts, split, split_file, same_person, held_out)
+    for cohort in cohorts:
+        if twice := repeated(scan["name"] for scan in cohort.scans):
+            raise DataError(f"{cohort.source} has several scans of the same name: {shorten(twice)}")
+    parts = _assign(cohorts, split, split_file, same_person)
     if split != ALL and all(split not in part for part in parts):
         known = sorted({name for part in parts for name in part})
         raise DataError(f"unknown split {split!r}; known are {', '.join([*known, ALL])}")
@@ -97,17 +94,15 @@ def load_datalist(
     return chosen
 
 
-def subject_pairs(
-    subjects: Sequence[Scan], num_pairs: int | None = None, seed: int = 0, exclude_same_person: bool = True
-) -> list[Pair]:
+def subject_pairs(subjects: Sequence[Scan], num_pairs: int | None = None, seed: int = 0) -> list[Pair]:
     """Pairs of subjects to register: all ordered pairs within each cohort, or those that its files list.
+
+    Of all pairs, two scans of one person are none: their registration says little about that of two people.
 
     Args:
         subjects: scans, as from :func:`load_datalist`.
         num_pairs: keep only so many, drawn without replacement; all if there are fewer. None keeps all.
         seed: decides the draw.
-        exclude_same_person: leave out two scans of one person, whose registration says little about that of two
-            people. Listed pairs are kept as they are.
 
     Returns:
         Sorted indices (fixed, moving) into ``subjects``: n · (n - 1) for n people of one cohort.
@@ -125,9 +120,7 @@ def subject_pairs(
     pairs: list[Pair] = []
     for cohort, indices in members.items():
         pairs += listed.get(cohort) or [
-            (i, j)
-            for i, j in itertools.permutations(indices, 2)
-            if not (exclude_same_person and subjects[i]["person"] == subjects[j]["person"])
+            (i, j) for i, j in itertools.permutations(indices, 2) if subjects[i]["person"] != subjects[j]["person"]
         ]
     if not pairs:
         raise DataError(f"no pairs among {len(subjects)} scans: a pair needs two people of the same dataset")
@@ -138,11 +131,7 @@ def subject_pairs(
 
 
 def _assign(
-    cohorts: list[Cohort],
-    split: str,
-    split_file: PathLike | None,
-    same_person: Sequence[Sequence[str]],
-    held_out: float,
+    cohorts: list[Cohort], split: str, split_file: PathLike | None, same_person: Sequence[Sequence[str]]
 ) -> list[dict[str, list[str]]]:
     """Names in each split of each cohort, after the checks on people and on names that no scan has."""
     parts: list[dict[str, list[str]]] = []
@@ -151,26 +140,17 @@ def _assign(
     for cohort in cohorts:
         path = _find_split_file(cohort, split_file)
         names = {scan["name"] for scan in cohort.scans}
+        content = read_split(path) if path else Split(cohort.splits, [])
+        groups += content.same_person
+        merge_people(cohort.scans, [*same_person, *content.same_person])
+        parts.append(content.parts)
         if path:
-            content = read_split(path)
-            groups += content.same_person
-            merge_people(cohort.scans, [*same_person, *content.same_person])
-            parts.append(content.parts)
             known[path] = known.get(path, set()) | names
             logger.info("%s: %d scans, split by %s", cohort.source, len(names), path)
-            continue
-        merge_people(cohort.scans, same_person)
-        if cohort.splits or split == ALL:
-            parts.append(cohort.splits)
-        elif cohort.pairs:
-            parts.append({})  # a list of pairs without splits cannot be divided by a rule: pairs would be cut
-        else:
-            parts.append(default_parts(cohort.scans, held_out))
-            logger.info(
-                "%s: no split file; people are divided by a hash of their names, %g %% each for val and test",
-                cohort.source,
-                100 * held_out,
-            )
+        elif not (cohort.splits or cohort.pairs or split == ALL):  # a rule would cut pairs that are listed
+            parts[-1] = default_parts(cohort.scans)
+            text = "%s: no split file; people are divided by a hash of their names, %g %% each for val and test"
+            logger.info(text, cohort.source, 100 * HELD_OUT)
     for path, names in known.items():
         missing = sorted({name for part in read_split(path).parts.values() for name in part} - names)
         if missing:
@@ -189,10 +169,12 @@ def _assign(
 
 
 def _find_split_file(cohort: Cohort, split_file: PathLike | None) -> Path | None:
+    source = Path(cohort.source)
+    folder = source.parent if source.is_file() else source
     if split_file is None or split_file == "":
-        default = cohort.folder / SPLIT_FILE
+        default = folder / SPLIT_FILE
         return default if default.is_file() and cohort.source != SYNTHETIC else None
-    inside = cohort.folder / split_file
+    inside = folder / split_file
     return inside if inside.is_file() else Path(split_file).expanduser()
 
 
@@ -211,12 +193,6 @@ def _check_files(scan: Scan, require_labels: bool) -> Scan:
         )
     scan.pop("label", None)
     return scan
-
-
-def _check_names(cohorts: list[Cohort]) -> None:
-    for cohort in cohorts:
-        if twice := repeated(scan["name"] for scan in cohort.scans):
-            raise DataError(f"{cohort.source} has several scans of the same name: {shorten(twice)}")
 
 
 def _make_names_unique(scans: list[Scan]) -> None:

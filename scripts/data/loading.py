@@ -9,6 +9,7 @@
 | NaN or infinite voxels | warning, they become 0; error if no voxel is finite |
 | constant image | error; a label map or a mask may be constant |
 | label values that are not whole numbers | error: such a map was interpolated |
+| label values below 0 or of more than three bytes | error |
 """
 
 from __future__ import annotations
@@ -33,22 +34,19 @@ from scripts.synthetic.subjects import synthesize_subject
 
 logger = logging.getLogger(__name__)
 
-_LARGEST_LABEL = 2**24
-"""Beyond it, float32 cannot hold every whole number."""
+_LARGEST_LABEL = 2**24 - 1
+"""Volumes come as float32, which holds every whole number up to here; 2²⁴ may have been 2²⁴ + 1 in the file."""
+
+
+_BY_NIBABEL = (".mgz", ".mgh", ".hdr", ".img")
+"""What nibabel reads, but MONAI does not offer it."""
+_PERCENTILE = 99.8
+"""Of the voxels inside a brain, that becomes brightness 1; what is brighter is clipped."""
 
 
 def is_label(key: Hashable) -> bool:
     """Whether a key of an item holds a label map: ``label``, ``fixed_label`` or ``moving_label``."""
     return str(key).endswith("label")
-
-
-def is_mask(key: Hashable) -> bool:
-    """Whether a key of an item holds a mask: ``fixed_mask`` or ``moving_mask``."""
-    return str(key).endswith("mask")
-
-
-BY_NIBABEL = (".mgz", ".mgh", ".hdr", ".img")
-"""What nibabel reads, but MONAI does not offer it."""
 
 
 class LoadVolumed(MapTransform):
@@ -83,7 +81,7 @@ class LoadVolumed(MapTransform):
             return item
         for key in self.key_iterator(item):
             what = f"{key} {item[key]}"
-            item[key] = check_volume(self._read(Path(item[key]), what), what, is_label(key), is_mask(key))
+            item[key] = _checked(self._read(Path(item[key]), what), str(key), what)
         return item
 
     def _read(self, path: Path, what: str) -> MetaTensor:
@@ -92,7 +90,7 @@ class LoadVolumed(MapTransform):
         if path.is_file() and path.stat().st_size == 0:
             raise DataError(f"{what}: the file is empty")
         try:
-            volume = (self.load_by_nibabel if path.name.lower().endswith(BY_NIBABEL) else self.load)(path)
+            volume = (self.load_by_nibabel if path.name.lower().endswith(_BY_NIBABEL) else self.load)(path)
         except Exception as error:  # every reader has errors of its own
             reason = " ".join(str(error).split("\n")[0].replace(f"File {path}", "it").split())
             if "suitable reader" in reason:
@@ -105,28 +103,18 @@ class LoadVolumed(MapTransform):
         return volume
 
 
-def check_volume(volume: MetaTensor, what: str, label: bool = False, mask: bool = False) -> MetaTensor:
-    """Check a volume that was just loaded, and repair what can be repaired safely.
-
-    Args:
-        volume: [C, X, Y, Z, ...] with its affine and header.
-        what: role and file, for messages.
-        label: whether it is a label map.
-        mask: whether it is a mask, which may be constant.
-
-    Returns:
-        The volume [1, X, Y, Z], finite; a label map holds whole numbers.
-
-    Raises:
-        DataError: see the table above.
-    """
+def _checked(volume: MetaTensor, key: str, what: str) -> MetaTensor:
+    """The volume [1, X, Y, Z] of what was just loaded, [C, X, Y, Z, ...]: finite; whole numbers for a label map."""
     values = volume.as_subclass(Tensor)
     while values.ndim > 4 and values.shape[-1] == 1:
         values = values[..., 0]
-    if values.ndim > 4 or (values.ndim == 4 and values.shape[0] != 1):
-        raise DataError(f"{what}: expected one 3-D volume, got an array of shape {_array_shape(values)}")
-    if values.ndim < 4 or min(values.shape[1:]) < 2:
-        raise DataError(f"{what}: expected a 3-D volume, got a single slice of shape {_array_shape(values)}")
+    # In the file, channels come last, and one alone is not there.
+    channels, *shape = values.shape
+    in_file = tuple(shape) if channels == 1 else (*shape, channels)
+    if values.ndim > 4 or (values.ndim == 4 and channels != 1):
+        raise DataError(f"{what}: expected one 3-D volume, got an array of shape {in_file}")
+    if values.ndim < 4 or min(shape) < 2:
+        raise DataError(f"{what}: expected a 3-D volume, got a single slice of shape {in_file}")
     affine = torch.as_tensor(volume.affine, dtype=torch.float64)
     if not bool(torch.isfinite(affine).all()) or abs(float(torch.linalg.det(affine[:3, :3]))) < 1e-9:
         raise DataError(f"{what}: the affine is singular, so voxels have no place in space")
@@ -141,19 +129,13 @@ def check_volume(volume: MetaTensor, what: str, label: bool = False, mask: bool 
     if bad:
         logger.warning("%s: %d NaN or infinite voxels are set to 0", what, bad)
         values = values.where(finite, 0.0)
-    if label:
+    if is_label(key):
         _check_label_values(values, what)
         values = values.round()  # stored with a slope, 3 may come as 2.9999998
-    elif not mask and bool((values == values.flatten()[0]).all()):
+    elif not key.endswith("mask") and bool((values == values.flatten()[0]).all()):
         raise DataError(f"{what}: the image is constant ({values.flatten()[0].item():g})")
     # Only what later steps need: the rest of the header describes the file, not the array any more.
     return MetaTensor(values, affine=affine, meta={"filename_or_obj": volume.meta.get("filename_or_obj", what)})
-
-
-def _array_shape(volume: Tensor) -> tuple[int, ...]:
-    """The shape of the file's array: without the channel that loading puts first."""
-    spatial = tuple(volume.shape[1:])
-    return spatial if volume.shape[0] == 1 else (*spatial, volume.shape[0])
 
 
 def _check_label_values(values: Tensor, what: str) -> None:
@@ -163,78 +145,42 @@ def _check_label_values(values: Tensor, what: str) -> None:
             f"{what}: {int(wrong.sum())} label values are not whole numbers, the first is {values[wrong][0].item():g}; "
             "was the map resampled with interpolation?"
         )
-    low, high = values.min().item(), values.max().item()
+    low, high = (int(value.round()) for value in values.aminmax())
     if low < 0 or high > _LARGEST_LABEL:
-        raise DataError(f"{what}: label values must be in 0..{_LARGEST_LABEL}, got {low:g}..{high:g}")
+        raise DataError(f"{what}: label values must be in 0..{_LARGEST_LABEL}, got {low}..{high}")
 
 
 class ScaleBraind(MapTransform):
-    """Bring brightness to [0, 1] by a percentile inside the brain; images that are there already stay untouched.
+    """Bring images [1, X, Y, Z] to [0, 1] by a percentile inside the brain; those that are there stay untouched.
 
     The background is the value in the corners of the volume (their median) and becomes 0. An image counts as scaled
     when its background is 0, nothing is outside of [0, 1], and its brightest voxel is above one half.
 
-    Args:
-        keys: of images [1, X, Y, Z].
-        percentile: of the voxels inside that becomes 1; what is brighter is clipped.
-        allow_missing_keys: whether an item may lack one of them.
-
     Raises:
-        ValueError: when ``percentile`` is not in (0, 100].
         DataError: when the voxels inside have no contrast.
     """
-
-    def __init__(
-        self, keys: KeysCollection = ("image",), percentile: float = 99.8, allow_missing_keys: bool = False
-    ) -> None:
-        super().__init__(keys, allow_missing_keys)
-        if not 0 < percentile <= 100:
-            raise ValueError(f"percentile must be in (0, 100], got {percentile} instead")
-        self.percentile = percentile
 
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
         """Scale the images of one item."""
         item = dict(data)
         for key in self.key_iterator(item):
-            try:
-                item[key] = self._scale(item[key])
-            except DataError as error:
-                raise DataError(f"{key} {item.get('name', '')}: {error}") from error
+            item[key] = _scaled(item[key], f"{key} {item.get('name', '')}")
         return item
 
-    def _scale(self, image: Tensor) -> Tensor:
-        values = image.as_subclass(Tensor)
-        background = values[0, :: _last(values, 1), :: _last(values, 2), :: _last(values, 3)].median()
-        low, high = values.min(), values.max()
-        if background == 0 and low >= 0 and 0.5 < high <= 1:
-            return image
-        inside = values != background
-        brain = values[inside].double().numpy()
-        upper = float(np.percentile(brain, self.percentile)) if brain.size else 0.0
-        # Brightness has a natural zero unless something has shifted it, as a z-score does.
-        lower = 0.0 if low >= 0 else float(np.percentile(brain, 100 - self.percentile))
-        if upper <= lower:
-            raise DataError(f"no contrast inside the brain (percentiles {lower:g} and {upper:g})")
-        scaled = ((image - lower) / (upper - lower)).clamp(0.0, 1.0)
-        return scaled * inside
 
-
-def _last(values: Tensor, axis: int) -> int:
-    """Step from the first to the last index of an axis."""
-    return max(values.shape[axis] - 1, 1)
-
-
-class IntegerLabeld(MapTransform):
-    """Cast label maps to int32, which holds every label of every atlas.
-
-    Args:
-        keys: of label maps; nearest-neighbor resampling has kept their values whole.
-        allow_missing_keys: whether an item may lack one of them.
-    """
-
-    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
-        """Cast the label maps of one item."""
-        item = dict(data)
-        for key in self.key_iterator(item):
-            item[key] = item[key].round().to(torch.int32)
-        return item
+def _scaled(image: Tensor, what: str) -> Tensor:
+    values = image.as_subclass(Tensor)
+    corners = values[0][[0, -1]][:, [0, -1]][:, :, [0, -1]]
+    background = corners.median()
+    low, high = values.min(), values.max()
+    if background == 0 and low >= 0 and 0.5 < high <= 1:
+        return image
+    inside = values != background
+    brain = values[inside].double().numpy()
+    upper = float(np.percentile(brain, _PERCENTILE)) if brain.size else 0.0
+    # Brightness has a natural zero unless something has shifted it, as a z-score does.
+    lower = 0.0 if low >= 0 else float(np.percentile(brain, 100 - _PERCENTILE))
+    if upper <= lower:
+        raise DataError(f"{what}: no contrast inside the brain (percentiles {lower:g} and {upper:g})")
+    scaled = ((image - lower) / (upper - lower)).clamp(0.0, 1.0)
+    return scaled * inside

@@ -24,9 +24,9 @@ from monai.transforms import Randomizable
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from scripts.core.errors import DataError
+from scripts.core.errors import DataError, shorten
 from scripts.data.datalist import Pair, subject_pairs
-from scripts.data.layouts import Scan
+from scripts.data.dataset_folders import Scan
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,6 @@ class PairDataset(Dataset):
             :func:`~scripts.data.datalist.subject_pairs`.
         transform: random transform of a pair, after the cache.
         seed: of ``transform``: item k is always transformed in the same way.
-        cache: whether to keep subjects in memory after ``load``.
         cache_dtype: of cached images. float16 holds [0, 1] to 2.5e-4, far below a scanner's noise, in half the memory;
             labels take the smallest integer type that holds them.
         preload: load all subjects now. With worker processes, do: they share what was loaded before they started,
@@ -73,7 +72,6 @@ class PairDataset(Dataset):
         *,
         transform: Callable[[Any], Any] | None = None,
         seed: int = 0,
-        cache: bool = True,
         cache_dtype: str = "float16",
         preload: bool = False,
     ) -> None:
@@ -82,11 +80,10 @@ class PairDataset(Dataset):
         wrong = [pair for pair in self.pairs if not (min(pair) >= 0 and max(pair) < len(subjects))]
         if wrong or not self.pairs:
             raise ValueError(f"pairs must be indices into {len(subjects)} subjects, got {wrong[:3] or 'no pair'}")
-        self.seed, self.cache = seed, cache
-        self.cache_dtype = _floating(cache_dtype)
+        self.seed, self.cache_dtype = seed, getattr(torch, cache_dtype)
         self._cache: dict[int, _Cached] = {}
         self._warned, self._labeled = False, True
-        if preload and cache:
+        if preload:
             for index in sorted({index for pair in self.pairs for index in pair}):
                 self._subject(index)
 
@@ -111,11 +108,6 @@ class PairDataset(Dataset):
             self.transform.set_random_state(seed=int(state[0]))
         return self.transform(item)
 
-    def cache_bytes(self) -> int:
-        """Memory that the cached volumes take."""
-        volumes = [volume for subject in self._cache.values() for volume in (subject.image, subject.label)]
-        return sum(volume.nbytes for volume in volumes if volume is not None)
-
     def _subject(self, index: int) -> _Cached:
         if index in self._cache:
             return self._cache[index]
@@ -127,16 +119,14 @@ class PairDataset(Dataset):
         finally:
             set_track_meta(tracked)
         image, label = item["image"], item.get("label")
-        subject = _Cached(
-            image=image.as_subclass(Tensor).to(self.cache_dtype if self.cache else torch.float32),
+        self._cache[index] = _Cached(
+            image=image.as_subclass(Tensor).to(self.cache_dtype),
             # A path that ``load`` was not asked to load is no label map.
             label=_compact(label.as_subclass(Tensor)) if isinstance(label, Tensor) else None,
             affine=image.affine if isinstance(image, MetaTensor) else torch.eye(4, dtype=torch.float64),
             file=str(self.subjects[index].get("image", self.subjects[index]["name"])),
         )
-        if self.cache:
-            self._cache[index] = subject
-        return subject
+        return self._cache[index]
 
     def _item(self, index: int, role: str) -> dict[str, Any]:
         """Copies of a subject's volumes under the names of its role: transforms that work in place miss the cache."""
@@ -170,6 +160,39 @@ class PairDataset(Dataset):
             logger.warning("%s lie up to %.0f mm apart in space; pairs are compared voxel by voxel", names, gap)
 
 
+class FilePairDataset(PairDataset):
+    """A fixed list of pairs of files, prepared one by one as `run inference` does; for evaluation.
+
+    Each item is what ``transform`` makes of the paths ``{"fixed", "moving", "fixed_label", "moving_label"}``, with
+    ``fixed_name`` and ``moving_name``. Nothing is kept: alignment belongs to a pair, not to a subject.
+
+    Args:
+        subjects: scans that are files, as from :func:`~scripts.data.datalist.load_datalist`.
+        transform: of a pair, see :func:`~scripts.data.pair_input.pair_input_transforms`.
+        pairs: as in :class:`PairDataset`.
+
+    Raises:
+        DataError: for scans that are no files.
+    """
+
+    def __init__(
+        self, subjects: Sequence[Scan], transform: Callable[[Any], Any], pairs: Sequence[Pair] | None = None
+    ) -> None:
+        super().__init__(subjects, dict, pairs, transform=transform)
+        if unsaved := [scan["name"] for scan in subjects if "image" not in scan]:
+            raise DataError(f"expected files, see --dataset_dir; got synthetic scans: {shorten(unsaved)}")
+
+    def __getitem__(self, k: int) -> dict[str, Any]:
+        item: dict[str, Any] = {}
+        for role, index in zip(("fixed", "moving"), self.pair(k), strict=True):
+            scan = self.subjects[index]
+            item |= {f"{role}_name": scan["name"], role: scan["image"]}
+            if "label" in scan:
+                item[f"{role}_label"] = scan["label"]
+        assert self.transform is not None
+        return self.transform(item)
+
+
 class RandomPairDataset(PairDataset):
     """Endless pairs in random order, for training: any item number is valid, ``len`` is one epoch.
 
@@ -177,12 +200,10 @@ class RandomPairDataset(PairDataset):
     only if all subjects have them.
 
     Args:
-        subjects: as in :class:`PairDataset`.
-        load: as in :class:`PairDataset`.
+        subjects, load, options: as in :class:`PairDataset`; ``seed`` also decides the order.
         pairs: those to draw from.
         pairs_per_epoch: how many pairs are an epoch; None for all.
         balance_cohorts: draw each cohort equally often (with replacement), however many pairs it has.
-        options: as in :class:`PairDataset`; ``seed`` also decides the order.
 
     Raises:
         ValueError: when ``pairs_per_epoch`` is not positive.
@@ -230,13 +251,6 @@ class RandomPairDataset(PairDataset):
             raise IndexError(f"item numbers start at 0, got {k}")
         epoch, position = divmod(k, self.pairs_per_epoch)
         return self.pairs[self.order(epoch)[position]]
-
-
-def _floating(name: str) -> torch.dtype:
-    dtypes = {"float16": torch.float16, "float32": torch.float32}
-    if name not in dtypes:
-        raise ValueError(f"cache_dtype must be one of {', '.join(dtypes)}, got {name!r}")
-    return dtypes[name]
 
 
 def _compact(label: Tensor) -> Tensor:

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.core.errors import DataError, repeated, shorten
-from scripts.data.layouts import Scan, read_json
+from scripts.data.dataset_folders import Scan, read_json
+
+HELD_OUT = 0.15
+"""Share of people for val, and the same for test, where no file says who they are; at least one person each."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Content of a split file.
+    """Content of a split file."""
 
-    Attributes:
-        parts: names of scans in each part (train, val, test or any other name).
-        same_person: groups of names that are scans of one person.
-    """
-
-    parts: dict[str, list[str]]
-    same_person: list[list[str]] = field(default_factory=list)
+    parts: dict[str, list[str]]  # names of scans in train, val, test or any other part
+    same_person: list[list[str]]  # groups of names that are scans of one person
 
 
 def read_split(path: Path) -> Split:
@@ -49,24 +47,20 @@ def read_split(path: Path) -> Split:
     return Split(parts, groups)
 
 
-def default_parts(scans: Sequence[Scan], held_out: float = 0.15) -> dict[str, list[str]]:
-    """Divide people into train, val and test when no file says how.
+def default_parts(scans: Sequence[Scan]) -> dict[str, list[str]]:
+    """Divide people into train, val and test when no file says how; the scans of one person stay together.
 
     People are put in the order of a hash of their names, so that neither their numbers nor the sites behind these
     decide; then the first ones are taken for test, the next for val. It is the same on every machine.
 
-    Args:
-        scans: all scans of a dataset. Those of one person stay together.
-        held_out: share of people for val, and the same for test; at least one person each.
-
     Raises:
-        DataError: when there are fewer than three people, or the share leaves nobody for training.
+        DataError: when there are fewer than three people.
     """
     people = sorted({scan["person"] for scan in scans}, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
-    each = max(1, round(held_out * len(people)))
-    if not 0 < held_out < 0.5 or len(people) <= 2 * each:
+    each = max(1, round(HELD_OUT * len(people)))
+    if len(people) <= 2 * each:
         raise DataError(
-            f"cannot divide {len(people)} people into train, val and test with a share of {held_out} held out: "
+            f"cannot divide {len(people)} people into train, val and test with a share of {HELD_OUT} held out: "
             "write a split file, or ask for the split 'all'"
         )
     part_of = dict.fromkeys(people, "train")
@@ -77,31 +71,20 @@ def default_parts(scans: Sequence[Scan], held_out: float = 0.15) -> dict[str, li
     return parts
 
 
-def merge_people(scans: Iterable[Scan], groups: Iterable[Sequence[str]]) -> list[str]:
-    """Give the scans of each group one person, in place; groups that overlap become one.
-
-    Returns:
-        The names in ``groups`` that no scan has.
-    """
-    scans = list(scans)
+def merge_people(scans: Sequence[Scan], groups: Iterable[Sequence[str]]) -> None:
+    """Give the scans of each group one person, in place; groups that overlap become one."""
     person_of = {scan["name"]: scan["person"] for scan in scans}
-    unknown: list[str] = []
     for group in groups:
-        unknown += [name for name in group if name not in person_of]
         members = {person_of[name] for name in group if name in person_of}
         for name, person in person_of.items():
             if person in members:
                 person_of[name] = min(members)
     for scan in scans:
         scan["person"] = person_of[scan["name"]]
-    return unknown
 
 
 def check_people(people: Mapping[str, set[str]]) -> None:
-    """Make sure that nobody is in two splits.
-
-    Args:
-        people: persons in each split.
+    """Make sure that no person is in two splits.
 
     Raises:
         DataError: with the names of those who are, and their splits.

@@ -10,7 +10,7 @@ import heavyball
 import torch
 from torch import nn
 
-from scripts.engines.updates import network_of
+from scripts.engines.distributed import unwrapped
 
 COVARIANCE_HEADS = ("stencil_head.", "factor_head.", "column_scale")
 
@@ -33,7 +33,7 @@ def parameter_groups(network: nn.Module, lr: float = 2e-3, covariance_rate: floa
         raise ValueError(f"covariance_rate must be positive, got {covariance_rate}")
     heads: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
-    for name, parameter in network_of(network).named_parameters():
+    for name, parameter in unwrapped(network).named_parameters():
         (heads if name.startswith(COVARIANCE_HEADS) else others).append(parameter)
     groups: list[dict[str, Any]] = [{"params": others, "lr": lr}, {"params": heads, "lr": lr * covariance_rate}]
     return [group for group in groups if group["params"]]

@@ -13,9 +13,8 @@ from torch import Tensor
 from scripts.core.processes import Processes
 from scripts.engines.errors import NonFiniteTrainingError
 from scripts.gaussian.noise import fold
-from scripts.inference.proposals import sample_posterior
-from scripts.networks.layout import ProposalLayout
-from scripts.registration.target import Target
+from scripts.posterior.pair_images import PairImages
+from scripts.posterior.sampler import Sampler
 from scripts.registration.warp import warp, warp_labels
 
 FIGURES = "figures"
@@ -87,95 +86,53 @@ class TrainingUpdate:
 
 
 class ValidationUpdate:
-    """Registers a pair and propagates its labels, with the mean and with the resampled posterior.
+    """Registers a pair and propagates its labels, by the mean of the resampled posterior.
 
     Args:
-        target: the posterior.
-        layout: how the network's output is read.
-        num_proposals: drawn for the figures of training stability; few are enough.
-        num_samples: resampled of them.
-        temperature: T.
-        seed: of the proposals.
+        sampler: the way from a pair to its posterior. Its network is the one that is trained, not in the wrapper of
+            several processes: these need not have equally many pairs to validate.
     """
 
-    def __init__(
-        self,
-        target: Target,
-        layout: ProposalLayout,
-        num_proposals: int = 32,
-        num_samples: int = 8,
-        temperature: float = 3.0,
-        seed: int = 0,
-    ) -> None:
-        self.target, self.layout = target, layout
-        self.num_proposals, self.num_samples = num_proposals, num_samples
-        self.temperature, self.seed = temperature, seed
+    def __init__(self, sampler: Sampler) -> None:
+        self.sampler = sampler
 
+    @torch.no_grad()
     def __call__(self, engine: Any, batch: dict[str, Any]) -> dict[str, Any]:
         """The update function of a `monai.engines.SupervisedEvaluator`: label maps under `pred` and `label`.
 
         `pred` is the moving label map warped by the mean of the resampled fields (of the mean itself for a
         deterministic network), shape [B, 1, X, Y, Z].
         """
-        pair, fixed = engine.prepare_batch(batch, engine.state.device, engine.non_blocking)
+        pair, _ = engine.prepare_batch(batch, engine.state.device, engine.non_blocking)
         moving_label, fixed_label = (
             _plain(batch[key]).to(engine.state.device) for key in ("moving_label", "fixed_label")
         )
-        engine.network.eval()
-        with torch.no_grad():
-            # Not through the wrapper of several processes: they need not have equally many pairs to validate.
-            raw = network_of(engine.network)(pair)
-            parts = [self._register(engine.network, raw[b : b + 1], pair[b : b + 1]) for b in range(len(pair))]
-            ddf = torch.cat([part[0] for part in parts])
-            output = {
-                Keys.IMAGE: pair,
-                Keys.LABEL: fixed_label,
-                Keys.PRED: warp_labels(moving_label, ddf),
-                "moving_label": moving_label,
-                "warped": warp(pair[:, :1], ddf),
-                "std": torch.cat([part[1] for part in parts]),
-                FIGURES: {name: sum(part[2][name] for part in parts) / len(parts) for name in parts[0][2]},
-            }
-        del fixed
+        self.sampler.model.network.eval()
+        ddfs, stds, figures = zip(*(self._register(part) for part in pair.split(1)), strict=True)
+        ddf = torch.cat(ddfs)
+        output = {
+            Keys.IMAGE: pair,
+            Keys.LABEL: fixed_label,
+            Keys.PRED: warp_labels(moving_label, ddf),
+            "moving_label": moving_label,
+            "warped": warp(pair[:, :1], ddf),
+            "std": torch.cat(stds),
+            FIGURES: {name: sum(each[name] for each in figures) / len(figures) for name in figures[0]},
+        }
         engine.fire_event(IterationEvents.FORWARD_COMPLETED)
         engine.fire_event(IterationEvents.MODEL_COMPLETED)
         return output
 
-    def _register(self, network: Any, raw: Tensor, pair: Tensor) -> tuple[Tensor, Tensor, dict[str, float]]:
+    def _register(self, pair: Tensor) -> tuple[Tensor, Tensor, dict[str, float]]:
         """Displacement [1, 3, X, Y, Z], its standard deviation [1, 1, X, Y, Z] (voxels), figures."""
-        shape = pair.shape[2:]
-        mean = self.layout.mean(raw)
-        if self.layout.deterministic:
-            return self.target.displacement(mean, shape), pair.new_zeros(1, 1, *shape), {}
-        gaussian = self.layout.gaussian(raw)
-        prepared = self.target.prepare(pair[:, :1], pair[:, 1:])[0]
-        scale = float(network_of(network).weight_scale.value)
-        posterior = sample_posterior(
-            gaussian,
-            self.target,
-            prepared,
-            num_proposals=self.num_proposals,
-            num_samples=self.num_samples,
-            temperature=self.temperature,
-            scale=scale if scale == scale else None,
-            seed=self.seed,
-        )
-        indices, shares = posterior.unique()
-        fields = self.target.displacement(gaussian.rsample(indices=indices, seed=self.seed)[:, 0], shape)
-        weights = torch.tensor(shares, dtype=fields.dtype, device=fields.device).reshape(-1, 1, 1, 1, 1)
-        average = (weights * fields).sum(0, keepdim=True)
-        variance = (weights * (fields - average).square()).sum(0, keepdim=True)
-        figures = {
-            "variance": float(variance.mean()),
-            "ess": posterior.ess / self.num_proposals,
-            "khat": posterior.khat,
-        }
-        return average, variance.sum(1, keepdim=True).sqrt(), figures
-
-
-def network_of(network: Any) -> Any:
-    """The network itself, out of a DistributedDataParallel wrapper."""
-    return network.module if hasattr(network, "module") else network
+        posterior = self.sampler.posterior(PairImages.on_one_grid(pair[:, :1], pair[:, 1:]))
+        draws, space = posterior.draws, posterior.space
+        mean = space.on_work(posterior.mean[None])
+        variance = torch.zeros_like(mean)
+        for _, count, points in posterior.samples():
+            variance += count / len(draws.resampled) * (space.on_work(points[None]) - mean).square()
+        figures = {"variance": float(variance.mean()), "ess": draws.ess / len(draws.weights), "khat": draws.khat}
+        return mean, variance.sum(1, keepdim=True).sqrt(), {} if posterior.layout.deterministic else figures
 
 
 def pair_names(batch: dict[str, Any]) -> list[str]:

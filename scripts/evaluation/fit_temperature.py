@@ -6,36 +6,33 @@ import csv
 import io
 import logging
 import math
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import Dataset
 from tqdm import tqdm
 
 from scripts.core.atomic import write_text
-from scripts.core.checkpoint import network_state, read, save_atomically
+from scripts.core.checkpoint import beside_weights, read
 from scripts.core.errors import DataError
 from scripts.core.seg35 import SCORED
 from scripts.core.truth import truth
-from scripts.evaluation.mean_fields import MeanFields
 from scripts.evaluation.pair_report import LabeledPair, pair_seed
 from scripts.evaluation.results import PathLike
 from scripts.evaluation.summary_table import to_json
-from scripts.evaluation.temperature import SCORES, Choice, RibbonSamples, Setting, choose, score_choice
-from scripts.gaussian import StructuredGaussian
-from scripts.inference.chunks import CHUNK
-from scripts.inference.objectives import Objective
-from scripts.inference.proposals import redraw, spread_of, weigh_proposals
-from scripts.inference.refine import Parts, Refinement
-from scripts.networks.layout import ProposalLayout
-from scripts.networks.weight_scale import calibrated_temperature, trained_scale
+from scripts.evaluation.temperature import SCORES, Choice, RibbonSamples, choose
+from scripts.inference.model import Fitted, Model, Weighting
+from scripts.inference.proposals import spread_of
 from scripts.posterior.dice import dice_per_structure
 from scripts.posterior.label_maps import check_labels
-from scripts.registration.target import Target
-from scripts.registration.warp import warp_labels
+from scripts.posterior.posterior import Posterior
+from scripts.posterior.posterior_file import load, save
+from scripts.posterior.sampler import Sampler
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +40,8 @@ TEMPERATURES = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.
 CRITERIA = {"ause": "ause_label", "ece": "ece"}
 DICE = "dice_mean"
 """Dice of the mean of the resampled fields, as in the evaluation's results."""
+NOTED = ("num_proposals", "num_samples", "refine_steps", "refine_parts", "detail_steps")
+"""Settings that a fit depends on."""
 
 
 class Calibration:
@@ -54,41 +53,29 @@ class Calibration:
     uncertainty of a worse mean field.
 
     Args:
-        network: from [1, 2, X, Y, Z] (moving, fixed) to raw parameters, with the weights of ``ckpt_path``.
-        layout: how the output is read.
-        target: the posterior.
-        dataset: of pair dictionaries as :class:`~scripts.data.pairs.PairDataset` gives them.
+        sampler: the model of `ckpt_path`, and how it is used: with as many steps and proposals as it will be.
+        dataset: of pairs, see :class:`~scripts.evaluation.evaluator.Evaluation`.
         labels: the S label ids to score; None for the 31 structures of seg35 that scans have.
-        ckpt_path: the file whose temperature and scale are written.
-        output_dir: of the report.
+        ckpt_path: the file that is told what was fitted.
+        output_dir: of the report; while it runs, also of the pairs' posteriors.
         criterion: what T is to minimize: ``ause`` (by label entropy) or ``ece``.
         dice_tolerance: how far the mean field's Dice at the chosen T may be below the best of all temperatures; None
             or a negative number for no bound.
         temperatures: to choose from.
         fit_scale: measure σ_α anew; otherwise that of training stays.
-        temperature: T as it is configured, for the comparison, if the weights were not calibrated before.
-        num_proposals: drawn and weighted for each pair.
-        num_samples: resampled for each pair and temperature.
-        objective: of the training, for refinement.
-        refine_steps: gradient steps on each pair before its fields are drawn, as in the evaluation; 0 for none.
-        refine_parts: ``mean``, or ``all`` for L and R as well.
         seed: of all pairs, as in the evaluation.
         radius: of the ribbon in voxels (decision 15).
-        chunk: proposals in memory at a time.
-        device: None for the network's.
         write: False to report only.
         progress: show progress bars.
 
     Raises:
-        ValueError: for weights without proposals to weigh, another criterion, temperatures that are not positive, or a
-            tolerance or a refinement that is none.
+        DataError: for weights without proposals to weigh, another criterion, temperatures that are not positive, or a
+            tolerance that is none.
     """
 
     def __init__(
         self,
-        network: nn.Module,
-        layout: ProposalLayout,
-        target: Target,
+        sampler: Sampler,
         dataset: Dataset,
         labels: Sequence[int] | None,
         ckpt_path: PathLike,
@@ -98,40 +85,27 @@ class Calibration:
         dice_tolerance: float | None = 0.002,
         temperatures: Sequence[float] = TEMPERATURES,
         fit_scale: bool = True,
-        temperature: float = 3.0,
-        num_proposals: int = 1200,
-        num_samples: int = 80,
-        objective: Objective | None = None,
-        refine_steps: int = 0,
-        refine_parts: Parts = "mean",
         seed: int = 0,
         radius: int = 3,
-        chunk: int = CHUNK,
-        device: torch.device | str | None = None,
         write: bool = True,
         progress: bool = True,
     ) -> None:
-        if layout.deterministic or not temperature > 0:
-            raise ValueError("nothing to calibrate: the samples of this variant are not weighed (S and I are)")
-        if not isinstance(network, nn.Module):
-            raise ValueError(f"expected the weights of one network to calibrate, got {len(network)}")
+        if not isinstance(ckpt_path, str | os.PathLike):
+            raise DataError(f"expected the weights of one network to calibrate, got {len(ckpt_path)}")
+        if not sampler.model.objective.temperature > 0:
+            raise DataError("nothing to calibrate: the samples of this variant are not weighed (S and I are)")
         if criterion not in CRITERIA:
-            raise ValueError(f"the criterion must be {' or '.join(CRITERIA)}, got {criterion!r}")
+            raise DataError(f"the criterion must be {' or '.join(CRITERIA)}, got {criterion!r}")
         if not temperatures or not all(value > 0 for value in temperatures):
-            raise ValueError(f"temperatures must be positive, got {list(temperatures)}")
+            raise DataError(f"temperatures must be positive, got {list(temperatures)}")
         if dice_tolerance is not None and not isinstance(dice_tolerance, int | float):
-            raise ValueError(f"the tolerance of Dice must be a number or None, got {dice_tolerance!r}")
-        self.device = torch.device(device) if device is not None else next(network.parameters()).device
-        self.network, self.layout, self.target = network.to(self.device), layout, target.to(self.device)
-        self.dataset, self.labels = dataset, check_labels(SCORED if labels is None else labels)
+            raise DataError(f"the tolerance of Dice must be a number or None, got {dice_tolerance!r}")
+        self.sampler, self.dataset = sampler, dataset
+        self.labels = check_labels(SCORED if labels is None else labels)
         self.ckpt_path, self.folder = Path(ckpt_path), Path(output_dir)
         self.criterion, self.temperatures = criterion, sorted(set(map(float, temperatures)))
         self.dice_tolerance = None if dice_tolerance is None or dice_tolerance < 0 else float(dice_tolerance)
-        objective = None if objective is None else objective.to(self.device)
-        self.refinement = Refinement(objective, refine_steps, refine_parts)
-        self.before = calibrated_temperature(network) or float(temperature)
-        self.num_proposals, self.num_samples = num_proposals, num_samples
-        self.seed, self.radius, self.chunk = seed, radius, chunk
+        self.seed, self.radius = seed, radius
         self.fit_scale, self.write = truth("fit_scale", fit_scale), truth("write", write)
         self.progress = truth("progress", progress)
 
@@ -147,88 +121,80 @@ class Calibration:
         """
         if not len(self.dataset):  # type: ignore[arg-type]
             raise DataError("nothing to calibrate on: there are no pairs; give labeled ones of the validation people")
-        self.network.eval()
-        log_weights = [self._log_weights(pair) for pair in self._pairs("weighing")]
-        spread = sum(map(spread_of, log_weights)) / len(log_weights)
-        trained = trained_scale(self.network)
-        scale = spread if self.fit_scale or trained is None else trained
-        settings = [Setting(self.before, spread if trained is None else trained)]  # as it was
-        settings += [Setting(temperature, scale) for temperature in self.temperatures]
-
-        parts, sizes = [], []
-        for pair, weights in zip(self._pairs("scoring"), log_weights, strict=True):
-            gaussian, seed = self._gaussian(pair), pair_seed(pair.names, self.seed)
-            choice = choose(weights, settings, self.num_samples, seed)
-            parts.append(self._scores(gaussian, choice, seed, pair))
-            sizes.append(choice.ess)
-        # As in the tables: the mean over pairs of each structure, then that over structures. [T, scores]
-        means = torch.stack(parts).nanmean(0).nanmean(-1)
-        rows = [
-            {
-                "temperature": setting.temperature,
-                "scale": setting.scale,
-                **dict(zip((*SCORES, DICE), scores, strict=True)),
-                "ess": float(ess),
-            }
-            for setting, scores, ess in zip(settings, means.tolist(), torch.stack(sizes).mean(0), strict=True)
-        ]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix="posteriors_", dir=self.folder) as drawn:
+            rows = self._rows(Path(drawn))
         fitted = best(rows[1:], self.criterion, self.dice_tolerance)
-        report = {
-            "criterion": self.criterion,
-            "dice_tolerance": self.dice_tolerance,
-            **self.refinement.settings,
-            "pairs": len(parts),
-            "num_proposals": self.num_proposals,
-            "num_samples": self.num_samples,
-            "before": rows[0],
-            "after": fitted,
-            "weights": str(self.ckpt_path),
-            "written": self.write,
-        }
+        settings = {name: getattr(self.sampler.settings, name) for name in NOTED}
+        settings |= {"criterion": self.criterion, "dice_tolerance": self.dice_tolerance, "pairs": len(self.dataset)}  # type: ignore[arg-type]
+        report = {**settings, "before": rows[0], "after": fitted, "weights": str(self.ckpt_path), "written": self.write}
         self._report(report, rows)
         if self.write:
-            write_temperature(self.ckpt_path, fitted["temperature"], fitted["scale"])
+            notes = settings | {name: fitted[name] for name in (DICE, CRITERIA[self.criterion])}
+            self.sampler.model.fitted = Fitted(fitted["temperature"], fitted["scale"], notes)
+            write_fitted(self.sampler.model, self.ckpt_path)
         if fitted["temperature"] in (self.temperatures[0], self.temperatures[-1]) and len(self.temperatures) > 1:
             logger.warning("T = %g is at the end of the temperatures tried: try others beyond", fitted["temperature"])
         return report
 
-    def _pairs(self, title: str) -> Iterator[LabeledPair]:
-        count = len(self.dataset)  # type: ignore[arg-type]
+    def _rows(self, folder: Path) -> list[dict[str, float]]:
+        """Scores as it was, and at each temperature: means over pairs, then over structures, as in the tables.
+
+        Args:
+            folder: for the posteriors of all pairs, which together may not fit into memory.
+        """
+        spreads = []
+        for index, pair in self._pairs("weighing"):
+            sampler = self.sampler.with_settings(seed=pair_seed(pair.names, self.seed))
+            posterior = sampler.posterior(pair.images)
+            spreads.append(spread_of(posterior.draws.proposals.log_weights))
+            save(posterior, folder / f"{index}.pt")
+        spread = sum(spreads) / len(spreads)
+        before = self.sampler.model.weighting(self.sampler.settings.temperature)
+        scale = spread if self.fit_scale or before.scale is None else before.scale
+        weightings = [before, *(Weighting(temperature, scale) for temperature in self.temperatures)]
+
+        parts, sizes = [], []
+        for index, pair in self._pairs("scoring"):
+            posterior = load(folder / f"{index}.pt", self.sampler.device)
+            choice = choose(posterior.draws.proposals, weightings, self.sampler.settings.num_samples)
+            parts.append(self._scores(posterior, choice, pair))
+            sizes.append(choice.ess)
+        means = torch.stack(parts).nanmean(0).nanmean(-1)  # [T, scores]
+        return [
+            {
+                "temperature": temperature,
+                "scale": spread if own is None else own,  # without one, each pair has its own spread
+                **dict(zip((*SCORES, DICE), values, strict=True)),
+                "ess": float(size),
+            }
+            for (temperature, own), values, size in zip(
+                weightings, means.tolist(), torch.stack(sizes).mean(0), strict=True
+            )
+        ]
+
+    def _pairs(self, title: str) -> Iterator[tuple[int, LabeledPair]]:
+        count, sampler = len(self.dataset), self.sampler  # type: ignore[arg-type]
         for index in tqdm(range(count), desc=title, unit="pair", disable=not self.progress):
-            item = self.dataset[index]
-            batch = {key: value[None] if isinstance(value, Tensor) else value for key, value in item.items()}
-            pair = LabeledPair.from_batch(batch, self.device)
-            yield pair
+            yield index, LabeledPair.of_item(self.dataset[index], sampler.factor, sampler.device)
 
-    def _gaussian(self, pair: LabeledPair) -> StructuredGaussian:
-        """The pair's proposal; computed again for scoring, as those of all pairs together may not fit into memory."""
-        raw = self.network(torch.cat([pair.moving, pair.fixed], dim=1))
-        return self.layout.gaussian(self.refinement(raw, pair.moving, pair.fixed, pair_seed(pair.names, self.seed)))
+    def _scores(self, posterior: Posterior, choice: Choice, pair: LabeledPair) -> Tensor:
+        """``SCORES`` and Dice of the mean field for T weightings and S structures, shape [T, len(SCORES) + 1, S]."""
+        counts, space = choice.counts.to(posterior.mean), posterior.space  # log-weights are always on the CPU
+        samples = RibbonSamples(pair.fixed_label, self.labels, self.radius)
 
-    def _log_weights(self, pair: LabeledPair) -> Tensor:
-        (images,) = self.target.prepare(pair.moving, pair.fixed)
-        seed = pair_seed(pair.names, self.seed)
-        gaussian = self._gaussian(pair)
-        return weigh_proposals(gaussian, self.target, images, self.num_proposals, seed, self.chunk).log_weights
+        def label_map(points: Tensor) -> Tensor:
+            return space.warp_labels(pair.moving_label, space.displacement(points[None])[0])
 
-    def _scores(self, gaussian: StructuredGaussian, choice: Choice, seed: int, pair: LabeledPair) -> Tensor:
-        """``SCORES`` and Dice of the mean field for T settings and S structures, shape [T, len(SCORES) + 1, S]."""
-        truth = pair.fixed_label[0, 0]  # [X, Y, Z]
-        choice = choice._replace(counts=choice.counts.to(truth.device))  # log-weights are always on the CPU
-        means = MeanFields(self.target.transform, truth.shape, choice.counts)
-
-        def label_maps() -> Iterator[Tensor]:
-            for part, fields in redraw(gaussian, choice.indices, seed, self.chunk):
-                for position, field in zip(part, fields.split(1), strict=True):
-                    yield warp_labels(pair.moving_label, means.add(position, field))[0, 0]
-
-        scores = score_choice(choice, label_maps(), RibbonSamples(truth, self.labels, self.radius))
-        warped = (warp_labels(pair.moving_label, ddf)[0, 0] for ddf in means)
-        dice = torch.stack([dice_per_structure(label_map, truth, self.labels) for label_map in warped])  # [T, S]
-        return torch.cat([scores, dice[:, None]], dim=1)
+        shares = (counts / counts.sum(1, keepdim=True))[..., None, None, None, None]  # [T, U, 1, 1, 1, 1]
+        means = torch.zeros_like(posterior.mean).repeat(len(counts), 1, 1, 1, 1)
+        for position, points in enumerate(posterior.control_points(choice.indices)):
+            samples.add(label_map(points))
+            means += shares[:, position] * points
+        dice = [dice_per_structure(label_map(mean), pair.fixed_label, self.labels) for mean in means]
+        return torch.cat([samples.score(counts), torch.stack(dice)[:, None]], dim=1)
 
     def _report(self, report: dict[str, Any], rows: list[dict[str, float]]) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
         text = io.StringIO()
         writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
         writer.writeheader()
@@ -271,14 +237,10 @@ def best(rows: Sequence[dict[str, float]], criterion: str, dice_tolerance: float
     return min(known, key=lambda row: row[column])
 
 
-def write_temperature(path: PathLike, temperature: float, scale: float) -> None:
-    """Put a fitted temperature and σ_α into a file of weights, or of a training, and leave the rest as it is.
+def write_fitted(model: Model, path: Path) -> None:
+    """Write a model with what was fitted into its file; what else a checkpoint of a training holds stays.
 
     Raises:
         CheckpointError: when the file cannot be read or written.
     """
-    content = read(Path(path))
-    state = dict(network_state(content))
-    for name, value in (("temperature", temperature), ("value", scale)):
-        state[f"weight_scale.{name}"] = torch.tensor(value, dtype=torch.float64)
-    save_atomically({**content, "network": state} if "network" in content else state, Path(path))
+    model.save(path, **beside_weights(read(path)))

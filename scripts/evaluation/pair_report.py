@@ -1,66 +1,75 @@
-"""Everything the paper's tables say about one pair: accuracy, folds, calibration, and how well the sampling went."""
+"""Everything the paper's tables say about one pair: accuracy, folds, calibration, and how well the sampling went.
+
+Samples are judged in the fixed file's space, as a person gets them from `run inference`: alignment, detail and the
+rounding of the proposal included.
+"""
 
 from __future__ import annotations
 
-import time
+import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
-from monai.data import MetaTensor
 from torch import Tensor
 
+from scripts.core.errors import DataError
 from scripts.evaluation.calibration import binary_entropy, reliability_curve, sparsification_curves, voxel_error
-from scripts.evaluation.pair_result import CURVES, FRACTIONS, PAIR_SCORES, RIBBON_SCORES, PairResult
+from scripts.evaluation.pair_result import CURVES, FRACTIONS, RIBBON_SCORES, PairResult
 from scripts.evaluation.ribbon import label_ribbons
-from scripts.gaussian import StructuredGaussian
 from scripts.gaussian.noise import fold
-from scripts.inference.chunks import CHUNK
-from scripts.inference.proposals import redraw, sample_posterior
+from scripts.posterior.conclusions import figure_window
 from scripts.posterior.dice import dice_per_structure
 from scripts.posterior.field_moments import FieldMoments
 from scripts.posterior.folds import fold_percentage
 from scripts.posterior.label_maps import check_labels, encode_labels
 from scripts.posterior.label_samples import LabelSamples
+from scripts.posterior.pair_images import PairImages
+from scripts.posterior.posterior import Posterior
+from scripts.posterior.sampler import Sampler
+from scripts.posterior.settings import Clock
 from scripts.registration.local_correlation import local_ncc
-from scripts.registration.target import Target
-from scripts.registration.warp import warp, warp_labels
+from scripts.registration.warp import warp
 
 
 class LabeledPair(NamedTuple):
-    """One pair to evaluate, a batch of 1."""
+    """One pair to evaluate."""
 
-    fixed: Tensor  # image, [1, 1, X, Y, Z]
-    moving: Tensor
-    fixed_label: Tensor  # label values, [1, 1, X, Y, Z]
-    moving_label: Tensor
-    names: tuple[str, str] = ("fixed", "moving")
-    voxel_mm: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    images: PairImages
+    fixed_label: Tensor  # label values on the fixed file's grid, [X, Y, Z]
+    moving_label: Tensor  # on the moving file's grid, [X', Y', Z']
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Of the fixed and the moving scan."""
+        moving, fixed = self.images.names
+        return fixed, moving
 
     @classmethod
-    def from_batch(cls, batch: Mapping[str, Any], device: torch.device | str | None = None) -> LabeledPair:
-        """Take a collated item of :class:`~scripts.data.pairs.PairDataset`; voxel sizes are those of its affine.
+    def of_item(cls, item: Mapping[str, Any], factor: int = 2, device: torch.device | str = "cpu") -> Self:
+        """Take an item of a dataset: two scans on one grid, or two files that were prepared as for inference.
+
+        Args:
+            item: of :class:`~scripts.data.pairs.PairDataset` or :class:`~scripts.data.pairs.FilePairDataset`.
+            factor: image voxels along the edge of a field voxel.
+            device: where to compute.
 
         Raises:
-            ValueError: when a label map is missing, or the batch has more than one pair.
+            DataError: when a label map is missing.
         """
-        names = (_only(batch.get("fixed_name", "fixed")), _only(batch.get("moving_name", "moving")))
-        missing = [key for key in ("fixed", "moving", "fixed_label", "moving_label") if key not in batch]
+        names = (str(item.get("moving_name", "moving")), str(item.get("fixed_name", "fixed")))
+        missing = [key for key in ("fixed", "moving", "fixed_label", "moving_label") if key not in item]
         if missing:
-            raise ValueError(f"evaluation needs images and label maps, but {names} has no {', '.join(missing)}")
-        fixed = batch["fixed"]
-        if fixed.ndim != 5 or fixed.shape[0] != 1:
-            raise ValueError(f"expected one pair at a time, [1, 1, X, Y, Z], got {tuple(fixed.shape)} for {names}")
-        sizes = (1.0, 1.0, 1.0)
-        if isinstance(fixed, MetaTensor):
-            affine = fixed.affine.reshape(-1, 4, 4)[0, :3, :3].double()
-            x, y, z = affine.norm(dim=0).tolist()
-            sizes = (x, y, z)
-        volumes = [batch[key].as_subclass(Tensor).to(device) for key in ("fixed", "moving")]
-        labels = [batch[f"{key}_label"].as_subclass(Tensor).to(device) for key in ("fixed", "moving")]
-        return cls(volumes[0], volumes[1], labels[0], labels[1], names, sizes)
+            raise DataError(f"evaluation needs images and label maps, but {names[::-1]} has no {', '.join(missing)}")
+        if "alignment" in item:
+            images = PairImages.of_item(item, factor, device)
+        else:
+            moving, fixed = (item[key][None].to(device) for key in ("moving", "fixed"))
+            images = PairImages.on_one_grid(moving, fixed, factor, names)
+        fixed_label, moving_label = (item[f"{key}_label"][0].as_subclass(Tensor) for key in ("fixed", "moving"))
+        return cls(images, fixed_label.to(device), moving_label.to(device))
 
 
 def pair_seed(names: tuple[str, str], seed: int = 0) -> int:
@@ -68,159 +77,76 @@ def pair_seed(names: tuple[str, str], seed: int = 0) -> int:
     return fold(seed, 1 + zlib.crc32("\n".join(names).encode()))
 
 
-@torch.no_grad()
-def evaluate_pair(
-    gaussian: StructuredGaussian,
-    target: Target,
-    pair: LabeledPair,
-    labels: Sequence[int],
-    *,
-    num_proposals: int = 1200,
-    num_samples: int = 80,
-    temperature: float = 3.0,
-    scale: float | None = None,
-    seed: int = 0,
-    radius: int = 3,
-    chunk: int = CHUNK,
-    seconds_network: float = 0.0,
-) -> PairResult:
-    """Sample the posterior of one pair (decision 13) and score it.
-
-    Args:
-        gaussian: the network's proposal, batch shape (1,), from ``ProposalLayout.gaussian``.
-        target: the posterior.
-        pair: images and label maps.
-        labels: the S label ids to score.
-        num_proposals: drawn and weighted.
-        num_samples: K, resampled.
-        temperature: T of the weights (decision 10).
-        scale: σ_α from training; None for the spread of this pair's own log-weights.
-        seed: of proposals and resampling.
-        radius: of the ribbon in voxels (decision 15).
-        chunk: proposals in memory at a time; the result does not depend on it.
-        seconds_network: what the network took, to be reported.
-    """
-    start = time.perf_counter()
-    (images,) = target.prepare(pair.moving, pair.fixed)
-    posterior = sample_posterior(
-        gaussian,
-        target,
-        images,
-        num_proposals=num_proposals,
-        num_samples=num_samples,
-        temperature=temperature,
-        scale=scale,
-        seed=seed,
-        chunk=chunk,
-    )
-    indices, counts = (values.tolist() for values in posterior.resampled.unique(return_counts=True))
-    weighted = time.perf_counter()
-
-    def resampled() -> Iterator[tuple[Tensor, int]]:
-        # Each different sample once, however often it was chosen.
-        for part, fields in redraw(gaussian, indices, seed, chunk):
-            yield from zip(fields.split(1), counts[part.start : part.stop], strict=True)
-
-    result = _score(target, pair, labels, radius, resampled(), gaussian.mean)
-    sampling = {
-        "ess": posterior.ess,
-        "khat": posterior.khat,
-        "max_weight": float(posterior.weights.max()),
-        "seconds_network": seconds_network,
-        "seconds_proposals": weighted - start,
-        "seconds_evaluation": time.perf_counter() - weighted,
-    }
-    return replace(result, pair=_ordered({**result.pair, **sampling}))
+def evaluate_pair(sampler: Sampler, pair: LabeledPair, labels: Sequence[int], radius: int = 3) -> PairResult:
+    """Sample the posterior of one pair and score it; see :func:`score`."""
+    clock = Clock()
+    posterior = sampler.posterior(pair.images, clock=clock)
+    with clock("evaluation"):
+        result = score(posterior, pair, labels, radius)
+    before = sum(clock.seconds.get(part, 0.0) for part in ("network", "refinement", "detail"))
+    seconds = {"network": before, **{part: clock.seconds[part] for part in ("proposals", "evaluation")}}
+    return replace(result, pair={**result.pair, **{f"seconds_{part}": value for part, value in seconds.items()}})
 
 
 @torch.no_grad()
-def evaluate_fields(
-    fields: Sequence[Tensor],
-    target: Target,
-    pair: LabeledPair,
-    labels: Sequence[int],
-    *,
-    radius: int = 3,
-    seconds_network: float = 0.0,
-) -> PairResult:
-    """Score K fields of equal weight, as from an ensemble of deterministic networks.
-
-    There is no proposal: μ is the mean of the fields, on the image grid, as the paper reports it for its ensemble.
+def score(posterior: Posterior, pair: LabeledPair, labels: Sequence[int], radius: int = 3) -> PairResult:
+    """Score the posterior of one pair by its label maps; without the seconds that it took.
 
     Args:
-        fields: K fields on the field grid in image voxels, each [1, 3, x, y, z].
-        target: says what a field means; nothing is weighted.
-        pair: images and label maps.
+        posterior: of the pair.
+        pair: images and label maps, where the posterior computes.
         labels: the S label ids to score.
         radius: of the ribbon in voxels (decision 15).
-        seconds_network: what the networks took, to be reported.
     """
-    start = time.perf_counter()
-    result = _score(target, pair, labels, radius, ((field, 1) for field in fields), None)
-    sampling = {
-        "ess": float(len(fields)),
-        "khat": float("nan"),
-        "max_weight": 1.0 / len(fields),
-        "seconds_network": seconds_network,
-        "seconds_proposals": 0.0,
-        "seconds_evaluation": time.perf_counter() - start,
-    }
-    return replace(result, pair=_ordered({**result.pair, **sampling}))
-
-
-def _score(
-    target: Target,
-    pair: LabeledPair,
-    labels: Sequence[int],
-    radius: int,
-    fields: Iterable[tuple[Tensor, int]],
-    center: Tensor | None,
-) -> PairResult:
-    """Score fields [1, 3, x, y, z] with their counts, and the field `center` that stands for μ (None: their mean)."""
-    labels = check_labels(labels)
-    truth = pair.fixed_label[0, 0]  # [X, Y, Z]
-    samples, moments = LabelSamples(labels, truth=truth), FieldMoments()
-    fold_oracle = float("nan")
-    for z, count in fields:
-        ddf = target.displacement(z, truth.shape)  # [1, 3, X, Y, Z], the only one in memory
-        samples.add(warp_labels(pair.moving_label, ddf)[0, 0], count)
+    labels, space, truth = check_labels(labels), posterior.space, pair.fixed_label
+    samples, moments, fold_oracle = LabelSamples(labels, truth=truth), FieldMoments(), math.nan
+    for _, count, points in posterior.samples():
+        displacement = space.displacement(points[None])  # [1, 3, X, Y, Z] in mm, the only one in memory
+        samples.add(space.warp_labels(pair.moving_label, displacement[0]), count)
         if samples.oracle == len(samples) - 1:  # the best so far
-            fold_oracle = float(fold_percentage(ddf))
-        moments.add(ddf, count)
+            fold_oracle = float(fold_percentage(space.in_fixed_voxels(displacement)))
+        moments.add(displacement, count)
 
-    def dice_and_folds(ddf: Tensor) -> tuple[Tensor, float]:
-        warped = warp_labels(pair.moving_label, ddf)[0, 0]
-        return dice_per_structure(warped, truth, labels), float(fold_percentage(ddf))
+    def dice_and_folds(displacement: Tensor) -> tuple[Tensor, float]:
+        dice = dice_per_structure(space.warp_labels(pair.moving_label, displacement[0]), truth, labels)
+        return dice, float(fold_percentage(space.in_fixed_voxels(displacement)))
 
-    mean = moments.mean
-    dice_mean, fold_mean = dice_and_folds(mean)
-    dice_mu, fold_mu = dice_mean, fold_mean
-    if center is not None:
-        dice_mu, fold_mu = dice_and_folds(target.displacement(center, truth.shape))
+    dice_before, _ = dice_and_folds(torch.zeros(1, 3, *truth.shape, device=truth.device))
+    dice_mu, fold_mu = dice_and_folds(space.displacement(posterior.center()[None]))
+    dice_mean, fold_mean = dice_and_folds(space.displacement(posterior.mean[None]))
     dice = {"dice_mu": dice_mu, "dice_mean": dice_mean, "dice_oracle": samples.dice[samples.oracle]}
 
-    spacing = mean.new_tensor(pair.voxel_mm).reshape(3, 1, 1, 1)
-    total_variance = (moments.variance[0] * spacing.square()).sum(0)  # [X, Y, Z], mm²
+    total_variance = moments.variance[0].sum(0)  # [X, Y, Z], mm²
     ribbons, curves = score_ribbons(samples, total_variance / 3, truth, radius)
-
-    brain = truth > 0 if bool((truth > 0).any()) else pair.fixed[0, 0] > 0
-    window = getattr(target.likelihood, "window", 9)
-    variance = float(total_variance[brain].double().mean())
+    variance = float(total_variance[truth > 0].double().mean())
+    draws = posterior.draws
     scores = {
-        "dice_before": float(dice_per_structure(pair.moving_label[0, 0], truth, labels).nanmean()),
+        "dice_before": float(dice_before.nanmean()),
         **{name: float(values.nanmean()) for name, values in dice.items()},
         "fold_mu": fold_mu,
         "fold_mean": fold_mean,
         "fold_oracle": fold_oracle,
         "displacement_variance": variance / 3,
         "displacement_variance_total": variance,
-        "ncc_before": float(local_ncc(pair.fixed, pair.moving, window)[0, 0][brain].mean()),
-        "ncc_after": float(local_ncc(pair.fixed, warp(pair.moving, mean), window)[0, 0][brain].mean()),
+        **_correlation(posterior, pair.images),
+        "ess": draws.ess,
+        "khat": draws.khat if math.isfinite(draws.khat) else math.nan,
+        "max_weight": float(draws.weights.max()),
         "unique": float(len(samples)),
         "samples": moments.weight,
     }
     structures = {**{name: values.tolist() for name, values in dice.items()}, **ribbons}
     return PairResult(*pair.names, labels, structures, scores, curves)
+
+
+def _correlation(posterior: Posterior, images: PairImages) -> dict[str, float]:
+    """Mean squared local correlation in the fixed brain on the work grid, before and after the mean field."""
+    brain, window = images.fixed[0, 0] > 0, figure_window(posterior.target)
+    warped = warp(images.moving, posterior.space.on_work(posterior.mean[None]))
+    return {
+        name: float(local_ncc(images.fixed, image, window)[0, 0][brain].mean())
+        for name, image in (("ncc_before", images.moving), ("ncc_after", warped))
+    }
 
 
 def score_ribbons(
@@ -255,12 +181,3 @@ def score_ribbons(
     curves = [*torch.stack(bins).sum(0), *(torch.stack(kept).mean(0) if kept else fractions.new_empty(3, 0))]
     columns = dict(zip(RIBBON_SCORES, torch.stack([torch.stack(row) for row in rows]).T.tolist(), strict=True))
     return columns, {name: values.tolist() for name, values in zip(CURVES, curves, strict=True)}
-
-
-def _ordered(scores: Mapping[str, float]) -> dict[str, float]:
-    return {name: scores[name] for name in PAIR_SCORES}
-
-
-def _only(name: str | Sequence[str]) -> str:
-    """The name of a batch of one: collated strings are lists."""
-    return name if isinstance(name, str) else name[0]

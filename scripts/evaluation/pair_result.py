@@ -32,7 +32,7 @@ PAIR_SCORES = (
     "max_weight",  # the largest normalized weight
     "unique",  # different fields among the resampled ones
     "samples",  # resampled fields
-    "seconds_network",  # and of refinement, if any
+    "seconds_network",  # and of refinement and detail, if any
     "seconds_proposals",  # drawing and weighting
     "seconds_evaluation",  # redrawing, warping and scoring
 )

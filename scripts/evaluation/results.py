@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.core.atomic import write_text
+from scripts.core.errors import shorten
 from scripts.core.seg35 import SEG35
 from scripts.evaluation.pair_result import PAIR_SCORES, STRUCTURE_SCORES, PairResult
 
@@ -22,9 +23,6 @@ STRUCTURES_FILE, CURVES_FILE, PAIRS_FILE = "pairs.csv", "curves.jsonl", "pair_su
 SETTINGS_FILE = "settings.json"
 STRUCTURE_COLUMNS = ("fixed", "moving", "label", "structure", *STRUCTURE_SCORES)
 PAIR_COLUMNS = ("fixed", "moving", "structures", *PAIR_SCORES)
-
-BEFORE = {"refine_steps": 0, "refine_parts": "mean"}
-"""Settings that were not noted before they could be chosen, and what they were: such folders can be continued."""
 
 PathLike = str | os.PathLike[str]
 
@@ -83,10 +81,11 @@ class ResultStore:
         text = json.dumps(settings, indent=2, sort_keys=True)
         if self.results and path.exists():
             now, before = json.loads(text), json.loads(path.read_text(encoding="utf-8"))
-            before = {**{key: value for key, value in BEFORE.items() if key in now}, **before}
-            changed = [key for key in sorted({*now, *before}) if now.get(key) != before.get(key)]
+            # First what has another value, then what only one of the two has.
+            names = sorted({*now, *before}, key=lambda key: (key not in now or key not in before, key))
+            changed = [key for key in names if now.get(key) != before.get(key)]
             if changed:
-                details = "; ".join(f"{key} was {before.get(key)!r}, now {now.get(key)!r}" for key in changed)
+                details = shorten([f"{key} was {before.get(key)!r}, now {now.get(key)!r}" for key in changed])
                 raise ResultsError(
                     f"{self.folder} holds {len(self)} pairs of other settings: {details}. "
                     "Choose another output_dir, or start over with resume=False"

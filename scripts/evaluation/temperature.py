@@ -7,7 +7,7 @@ where it counts, in the ribbons. With the evaluation's seed, a setting gets exac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -20,7 +20,8 @@ from scripts.evaluation.calibration import (
     voxel_error,
 )
 from scripts.evaluation.ribbon import label_ribbons
-from scripts.inference.weights import effective_sample_size, normalize, resample
+from scripts.inference.model import Weighting
+from scripts.inference.proposals import Draws, Weighted
 from scripts.posterior.label_maps import check_labels, encode_labels
 
 SCORES = ("ause_label", "ece", "label_entropy")
@@ -28,39 +29,27 @@ _VOXELS = 2**14
 """Voxels of a ribbon that are counted at a time: 400 samples of them take 25 MB."""
 
 
-class Setting(NamedTuple):
-    """How log-weights become weights (decision 10)."""
-
-    temperature: float
-    scale: float  # σ_α
-
-
 class Choice(NamedTuple):
-    """What T settings resample from the N proposals of one pair."""
+    """What T weightings resample from the N proposals of one pair."""
 
-    indices: list[int]  # U proposals that at least one setting takes, ascending
-    counts: Tensor  # how often each setting takes each, [T, U], float32
-    ess: Tensor  # effective sample size, [T]
+    indices: list[int]  # U proposals that at least one weighting takes, ascending
+    counts: Tensor  # how often each weighting takes each, [T, U], float32
+    ess: Tensor  # effective sample size, [T], float64
 
 
-def choose(log_weights: Tensor, settings: Sequence[Setting], num_samples: int, seed: int) -> Choice:
-    """Resample proposals under several settings with the same random numbers.
+def choose(weighted: Weighted, weightings: Sequence[Weighting], num_samples: int) -> Choice:
+    """Resample proposals under several weightings with the same random numbers.
 
     Args:
-        log_weights: log α of N proposals, shape (N,).
-        settings: T of them.
+        weighted: the pair's proposals.
+        weightings: T of them.
         num_samples: K, resampled under each.
-        seed: of the pair's resampling.
     """
-    counts, sizes = [], []
-    for temperature, scale in settings:
-        weights = normalize(log_weights, temperature, scale)
-        generator = torch.Generator(device=weights.device).manual_seed(seed)
-        counts.append(torch.bincount(resample(weights, num_samples, generator), minlength=len(log_weights)))
-        sizes.append(effective_sample_size(weights))
-    table = torch.stack(counts)  # [T, N]
+    drawn = [Draws.of(weighted, num_samples, *weighting) for weighting in weightings]
+    table = torch.stack([torch.bincount(draws.resampled, minlength=len(draws.weights)) for draws in drawn])  # [T, N]
     taken = table.any(0).nonzero()[:, 0]
-    return Choice(taken.tolist(), table[:, taken].float(), torch.stack(sizes))
+    sizes = torch.tensor([draws.ess for draws in drawn], dtype=torch.float64)
+    return Choice(taken.tolist(), table[:, taken].float(), sizes)
 
 
 class RibbonSamples:
@@ -114,16 +103,3 @@ class RibbonSamples:
         entropy = binary_entropy(probability)
         ause = area_under_sparsification_error(entropy, voxel_error(probability, inside))
         return torch.stack([ause, expected_calibration_error(probability, inside), entropy.mean()])
-
-
-def score_choice(choice: Choice, label_maps: Iterator[Tensor], samples: RibbonSamples) -> Tensor:
-    """Scores of every setting for one pair, shape [T, len(SCORES), S].
-
-    Args:
-        choice: what the settings resampled.
-        label_maps: the warped label maps of ``choice.indices``, in their order, each [X, Y, Z].
-        samples: empty, of the pair's fixed labels.
-    """
-    for label_map in label_maps:
-        samples.add(label_map)
-    return samples.score(choice.counts)

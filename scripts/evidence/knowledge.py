@@ -25,12 +25,9 @@ class Correction(NamedTuple):
 
 @dataclass(frozen=True)
 class Knowledge:
-    """All that an expert says about one pair.
+    """All that an expert says about one pair: corresponding points, a corrected label map, or both.
 
-    Attributes:
-        landmarks: corresponding points; None for none.
-        correction: a corrected label map; None for none.
-        discrepancy: allow for a local error of the proposal, see :mod:`~scripts.inference.discrepancy`.
+    With `discrepancy`, a local error of the proposal is allowed for, see :mod:`~scripts.inference.discrepancy`.
     """
 
     landmarks: Landmarks | None = None
@@ -40,9 +37,7 @@ class Knowledge:
     def about(self, space: PairSpace, moving_label: np.ndarray | None) -> Known:
         """The same as observations and likelihoods of fields.
 
-        Args:
-            space: of the registration.
-            moving_label: label values on the moving file's grid, [X', Y', Z']; a correction needs it.
+        A correction needs the moving image's label map, [X', Y', Z'] on its file's grid.
 
         Raises:
             DataError: for evidence that cannot be used.

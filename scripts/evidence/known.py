@@ -16,13 +16,7 @@ from scripts.registration.space import PairSpace
 
 @dataclass(frozen=True)
 class Known:
-    """Landmarks and corrected outlines, at least one of them.
-
-    Attributes:
-        space: the grids, and the detail that all fields share.
-        landmarks: corresponding points; None for none.
-        outline: of corrected structures, in the same space; None for none.
-    """
+    """Landmarks and the outline of corrected structures in a space, at least one of them."""
 
     space: PairSpace
     landmarks: Landmarks | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 
 from scripts.core.errors import DataError, repeated, shorten
-from scripts.evidence.markups import SIGNS, read_markups
+from scripts.evidence.point_files import SIGNS, read_markups, read_table
 from scripts.inference.observations import Observations
 from scripts.registration.space import PairSpace
 
@@ -21,19 +20,12 @@ COLUMNS = tuple(f"{role}_{axis}" for role in ("fixed", "moving") for axis in "xy
 
 @dataclass
 class Landmarks:
-    """P points that are the same in both images.
-
-    Attributes:
-        names: one for each.
-        fixed: RAS mm, (P, 3).
-        moving: RAS mm, (P, 3).
-        std: standard deviation of each of a point's three coordinates in the moving image, mm, (P,).
-    """
+    """P points that are the same in both images."""
 
     names: list[str]
-    fixed: np.ndarray
-    moving: np.ndarray
-    std: np.ndarray
+    fixed: np.ndarray  # RAS mm, (P, 3)
+    moving: np.ndarray  # RAS mm, (P, 3)
+    std: np.ndarray  # standard deviation of each of a point's three coordinates in the moving image, mm, (P,)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -104,15 +96,7 @@ def _list(paths: str | Path | Sequence[str | Path]) -> list[str]:
 
 
 def _from_csv(path: Path, sign: np.ndarray, std: float) -> Landmarks:
-    if not path.is_file():
-        raise DataError(f"landmarks {path}: the file does not exist")
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, skipinitialspace=True)
-            columns = {column.strip().lower(): column for column in reader.fieldnames or [] if column}
-            rows = list(reader)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"landmarks {path}: not a CSV file ({error})") from error
+    columns, rows = read_table(path, "landmarks")
     missing = [name for name in COLUMNS if name not in columns]
     if missing:
         raise DataError(f"landmarks {path}: no column {shorten(missing, 6)}; expected {', '.join(COLUMNS)}")
@@ -120,10 +104,10 @@ def _from_csv(path: Path, sign: np.ndarray, std: float) -> Landmarks:
         raise DataError(f"landmarks {path}: no points")
     values, deviations, names = [], [], []
     for number, row in enumerate(rows, start=2):
-        names.append((row.get(columns.get("name", "")) or "").strip() or str(number - 1))
-        own = (row.get(columns.get("std", "")) or "").strip()
+        names.append((row.get("name") or "").strip() or str(number - 1))
+        own = (row.get("std") or "").strip()
         try:
-            values.append([float(row[columns[name]]) for name in COLUMNS])
+            values.append([float(row[name]) for name in COLUMNS])
             deviations.append(float(own) if own else std)
         except (TypeError, ValueError):
             raise DataError(f"landmarks {path}, line {number}: coordinates and std must be numbers") from None

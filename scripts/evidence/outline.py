@@ -6,7 +6,7 @@ image: the signed distance d of φ(b) = A(b + u(b)) to it is 0, up to the outlin
     log p(E | z) = Σ_b log N(0; d(φ_z(b)), s²),   s² = std² + (h_f² + h_m²)/12,
 
 std being what the expert states and the rest the rounding to voxels of both maps. Neighbors along an outline err alike,
-so it is thinned to points that are `apart` mm from each other and count as independent.
+so it is thinned to points that are `APART_MM` from each other and count as independent.
 
 d is not linear in z. Around a field z₀ it is nearly: d(φ_z(b)) ≈ d₀ + ∇dᵀA₃W (z(b) − z₀(b)), one observation a point,
 along the outline's normal and silent about what slides along it. The proposal is conditioned on that (z₀ = its own
@@ -49,7 +49,6 @@ class Outline:
         structures: the labels whose outlines count.
         space: the grids.
         std: of the outline, mm.
-        apart: distance of the points that count, mm.
 
     Raises:
         DataError: for a structure that one of the maps lacks, or an error that is not positive.
@@ -62,7 +61,6 @@ class Outline:
         structures: Sequence[int],
         space: PairSpace,
         std: float = 1.0,
-        apart: float = APART_MM,
     ) -> None:
         if not (isinstance(std, int | float) and math.isfinite(std) and std > 0):
             raise DataError(f"--outline_std must be a positive number of mm, got {std!r}")
@@ -78,7 +76,7 @@ class Outline:
             self._maps.append(_DistanceMap(moving_label == value, space.moving))
             found = outline_points(corrected == value, space.fixed)
             found = found[_inside(found, space)]
-            points.append(thin(found, apart, max(MOST_POINTS // len(self.structures), 4)))
+            points.append(thin(found, APART_MM, max(MOST_POINTS // len(self.structures), 4)))
             if len(points[-1]) == 0:
                 raise DataError(f"corrected_label: the outline of structure {value} lies outside of the brain's box")
         self._counts = [len(part) for part in points]

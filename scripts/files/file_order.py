@@ -30,13 +30,7 @@ def copy_volume(source: np.ndarray, target: np.ndarray) -> None:
 
 
 def copy_rounded(source: np.ndarray, target: np.ndarray, sign: int = 1) -> None:
-    """Copy a volume, rounded to 1/4096.
-
-    Args:
-        source: shape [X, Y, Z], floating-point.
-        target: shape [X, Y, Z], float32, with the axes in any order in memory.
-        sign: 1, or −1 for the negative.
-    """
+    """The same for numbers that are rounded to 1/4096, into float32; with a sign of −1 their negatives."""
     slab = np.empty((source.shape[0], source.shape[2]), np.float32)
     for y in range(source.shape[1]):
         np.multiply(source[:, y], np.float32(sign * STEPS_PER_MM), out=slab)

@@ -21,14 +21,14 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import nibabel as nib
 import numpy as np
-import SimpleITK as sitk  # noqa: N813 - its usual name
 from nibabel.filebasedimages import ImageFileError
 
+from scripts.core.atomic import writing
 from scripts.core.errors import DataError
 from scripts.core.grid import LPS, Grid
 from scripts.files.compression import deflated
 from scripts.files.file_order import copy_rounded
-from scripts.files.nifti import save_image, writing
+from scripts.files.nifti import save_image
 
 _VECTOR_INTENT = 1007
 _CHUNK = 2**16
@@ -36,15 +36,12 @@ _CHUNK = 2**16
 
 
 def total_displacement(field: np.ndarray, grid: Grid, alignment: np.ndarray | None = None) -> np.ndarray:
-    """Displacement of the whole transform, A (x + d(x)) − x.
+    """Displacement of the whole transform, A (x + d(x)) − x, shape [3, X, Y, Z], RAS mm, float32.
 
     Args:
         field: d, shape [3, X, Y, Z], RAS mm.
         grid: of the field.
         alignment: A, shape (4, 4), from fixed to moving RAS mm; None for the identity.
-
-    Returns:
-        Shape [3, X, Y, Z], RAS mm, float32.
 
     Raises:
         ValueError: when shapes do not fit, or the alignment has no inverse.
@@ -52,7 +49,7 @@ def total_displacement(field: np.ndarray, grid: Grid, alignment: np.ndarray | No
     field = _checked(field, grid)
     if alignment is None:
         return field
-    matrix = checked_alignment(alignment)
+    matrix = _checked_alignment(alignment)
     # A (x + d) − x = A₃ d + (A₃ − I) x + t, and x is linear in the indices: the last two terms are a sum over axes.
     linear = matrix[:3, :3] - np.eye(3)
     slopes, offset = linear @ grid.affine[:3, :3], linear @ grid.affine[:3, 3] + matrix[:3, 3]
@@ -64,27 +61,17 @@ def total_displacement(field: np.ndarray, grid: Grid, alignment: np.ndarray | No
     return total
 
 
-def write_displacement(
-    path: str | Path, field: np.ndarray, grid: Grid, alignment: np.ndarray | None = None, header: Any = None
-) -> None:
-    """Write a transform as a NIfTI displacement field: (X, Y, Z, 1, 3), intent 1007, LPS vectors in mm.
+def write_displacement(path: str | Path, field: np.ndarray, grid: Grid, alignment: np.ndarray | None = None) -> None:
+    """Write a :func:`total_displacement` as a NIfTI file: (X, Y, Z, 1, 3), intent 1007, LPS vectors in mm.
 
     ITK cannot read NIfTI files of sheared grids, these or images; the composite has no such limit.
 
-    Args:
-        path: ends in ``.nii`` or ``.nii.gz``.
-        field: d, shape [3, X, Y, Z], RAS mm.
-        grid: of the field, the fixed image's.
-        alignment: A, shape (4, 4), to be included in the displacements.
-        header: of the fixed image, see :func:`scripts.files.nifti.write_volume`.
-
     Raises:
-        ValueError: see :func:`total_displacement`.
         DataError: when the file cannot be written.
     """
     data = np.empty((*grid.shape, 1, 3), np.float32, order="F")
     _put_lps(total_displacement(field, grid, alignment), data[:, :, :, 0])
-    save_image(path, data, grid, header, _VECTOR_INTENT, "displacement, LPS mm, pull-back")
+    save_image(path, data, grid, intent=_VECTOR_INTENT, description="displacement, LPS mm, pull-back")
 
 
 def read_displacement(path: str | Path) -> tuple[np.ndarray, Grid]:
@@ -115,89 +102,39 @@ def read_displacement(path: str | Path) -> tuple[np.ndarray, Grid]:
     affine = np.asarray(image.affine, dtype=np.float64)
     if not np.isfinite(affine).all() or abs(np.linalg.det(affine[:3, :3])) < 1e-9:
         raise DataError(f"{path}: the affine is singular, so voxels have no place in space")
-    return _flipped(np.moveaxis(vectors, -1, 0)), Grid((shape[0], shape[1], shape[2]), affine)
+    x, y, z = np.moveaxis(vectors, -1, 0)
+    return np.stack([-x, -y, z]), Grid((shape[0], shape[1], shape[2]), affine)
 
 
 def write_transform(path: str | Path, field: np.ndarray, grid: Grid, alignment: np.ndarray | None = None) -> None:
     """Write φ(x) = A (x + d(x)) as an ITK composite, for resampling the moving image on the fixed one's grid.
 
-    ITK takes displacements outside of the field's grid as 0.
-
-    Args:
-        path: ends in ``.h5``.
-        field: d, shape [3, X, Y, Z], RAS mm.
-        grid: of the field.
-        alignment: A, shape (4, 4), from fixed to moving RAS mm; None for the identity.
+    For field, grid and alignment see :func:`total_displacement`. ITK takes displacements outside of the grid as 0.
 
     Raises:
-        ValueError: when shapes do not fit, or the alignment has no inverse.
-        DataError: when the file cannot be written.
+        DataError: when the file cannot be written, or does not end in ``.h5``.
     """
-    matrix = checked_alignment(np.eye(4) if alignment is None else alignment)
     # ITK applies what was added last first.
-    write_composite(path, [affine_part(matrix), _field_part(field, grid)])
+    write_composite(path, [affine_part(alignment), _field_part(field, grid)])
 
 
-def write_inverse_transform(
-    path: str | Path, inverse_field: np.ndarray, grid: Grid, alignment: np.ndarray | None = None
-) -> None:
+def write_inverse_transform(path: str | Path, inverse_field: np.ndarray, grid: Grid, alignment: np.ndarray) -> None:
     """Write φ⁻¹(y) = z + e(z), z = A⁻¹ y, as an ITK composite, for resampling the fixed image on the moving one's grid.
 
-    Args:
-        path: ends in ``.h5``.
-        inverse_field: e, shape [3, X, Y, Z], RAS mm, see :func:`scripts.files.inverse.invert`.
-        grid: of the inverse field, the fixed image's.
-        alignment: A as in :func:`write_transform`, not inverted.
-
-    Raises:
-        ValueError, DataError: see :func:`write_transform`.
+    The inverse field e, [3, X, Y, Z] in RAS mm, is that of :func:`~scripts.files.inverse.invert`, on the fixed image's
+    grid; A is as in :func:`write_transform`, not inverted.
     """
-    matrix = checked_alignment(np.eye(4) if alignment is None else alignment)
-    write_composite(path, [_field_part(inverse_field, grid), affine_part(np.linalg.inv(matrix))])
-
-
-def to_sitk(array: np.ndarray, grid: Grid) -> sitk.Image:
-    """An array [X, Y, Z], or [X, Y, Z, C] with the components of vectors, as a SimpleITK image.
-
-    Raises:
-        ValueError: when the array does not fit the grid.
-    """
-    array = np.asarray(array)
-    if array.ndim not in (3, 4) or array.shape[:3] != grid.shape:
-        raise ValueError(f"expected an array of shape {grid.shape}, or with components behind it, got {array.shape}")
-    if array.dtype == bool:
-        array = array.astype(np.uint8)
-    image = sitk.GetImageFromArray(_slowest_first(array), isVector=array.ndim == 4)
-    origin, spacing, direction = geometry(grid)
-    image.SetOrigin(origin.tolist())
-    image.SetSpacing(spacing.tolist())
-    image.SetDirection(direction.ravel().tolist())
-    return image
-
-
-def from_sitk(image: sitk.Image) -> tuple[np.ndarray, Grid]:
-    """The array [X, Y, Z], or [X, Y, Z, C], of a SimpleITK image, and its grid.
-
-    Raises:
-        ValueError: when the image is not 3-D.
-    """
-    if image.GetDimension() != 3:
-        raise ValueError(f"expected a 3-D image, got {image.GetDimension()} dimensions")
-    array = np.ascontiguousarray(np.swapaxes(sitk.GetArrayViewFromImage(image), 0, 2))
-    affine = np.eye(4)
-    affine[:3, :3] = np.reshape(image.GetDirection(), (3, 3)) * np.asarray(image.GetSpacing())
-    affine[:3, 3] = image.GetOrigin()
-    x, y, z = image.GetSize()
-    return array, Grid((x, y, z), LPS @ affine)
+    inverse = np.linalg.inv(_checked_alignment(alignment))
+    write_composite(path, [_field_part(inverse_field, grid), affine_part(inverse)])
 
 
 Part = tuple[str, np.ndarray, np.ndarray]
 """A transform in ITK's files: its type, its fixed parameters, its parameters."""
 
 
-def affine_part(alignment: np.ndarray) -> Part:
-    """An affine map of RAS mm, (4, 4), as ITK has it."""
-    matrix = LPS @ alignment @ LPS
+def affine_part(alignment: np.ndarray | None) -> Part:
+    """An affine map of RAS mm, (4, 4), as ITK has it; None for the identity."""
+    matrix = LPS @ (np.eye(4) if alignment is None else _checked_alignment(alignment)) @ LPS
     center = np.zeros(3)
     return "AffineTransform_double_3_3", center, np.concatenate([matrix[:3, :3].ravel(), matrix[:3, 3]])
 
@@ -205,9 +142,7 @@ def affine_part(alignment: np.ndarray) -> Part:
 def _field_part(field: np.ndarray, grid: Grid) -> Part:
     vectors = np.empty((*grid.shape[::-1], 3), np.float32)  # ITK: the first axis fastest, vectors whole
     _put_lps(_checked(field, grid), np.swapaxes(vectors, 0, 2))
-    origin, spacing, direction = geometry(grid)
-    domain = np.concatenate([grid.shape, origin, spacing, direction.ravel()])
-    return "DisplacementFieldTransform_double_3_3", domain, vectors.ravel()
+    return "DisplacementFieldTransform_double_3_3", domain(grid), vectors.ravel()
 
 
 def write_composite(path: str | Path, parts: list[Part]) -> None:
@@ -249,20 +184,10 @@ def _write_compressed(group: Any, name: str, values: np.ndarray) -> None:
         data.id.write_direct_chunk((start,), deflated(shuffled))
 
 
-def geometry(grid: Grid) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """ITK's origin (3,), spacing (3,) and direction (3, 3)."""
+def domain(grid: Grid) -> np.ndarray:
+    """A grid as ITK's fixed parameters: shape, origin, spacing (3 each) and direction (9)."""
     affine = LPS @ grid.affine
-    return affine[:3, 3], grid.spacing, affine[:3, :3] / grid.spacing
-
-
-def _slowest_first(array: np.ndarray) -> np.ndarray:
-    """[X, Y, Z, ...] to ITK's [Z, Y, X, ...] in memory."""
-    return np.ascontiguousarray(np.swapaxes(array, 0, 2))
-
-
-def _flipped(vectors: np.ndarray) -> np.ndarray:
-    """Vectors [3, X, Y, Z] from RAS to LPS, or back."""
-    return np.stack([-vectors[0], -vectors[1], vectors[2]])
+    return np.concatenate([grid.shape, affine[:3, 3], grid.spacing, (affine[:3, :3] / grid.spacing).ravel()])
 
 
 def _put_lps(field: np.ndarray, target: np.ndarray) -> None:
@@ -277,7 +202,7 @@ def _checked(field: np.ndarray, grid: Grid) -> np.ndarray:
     return np.asarray(field, dtype=np.float32)
 
 
-def checked_alignment(alignment: np.ndarray) -> np.ndarray:
+def _checked_alignment(alignment: np.ndarray) -> np.ndarray:
     """The matrix in float64; a ValueError when it is not affine or has no inverse."""
     matrix = np.asarray(alignment, dtype=np.float64)
     if matrix.shape != (4, 4) or not np.isfinite(matrix).all() or not np.allclose(matrix[3], [0, 0, 0, 1]):

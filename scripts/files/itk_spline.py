@@ -17,7 +17,7 @@ import torch
 from scripts.core.atomic import atomic_path
 from scripts.core.errors import DataError
 from scripts.core.grid import LPS, Grid
-from scripts.files.itk import affine_part, checked_alignment, geometry, write_composite
+from scripts.files.itk import affine_part, domain, write_composite
 from scripts.registration.space import PairSpace
 from scripts.registration.spline import on_work_grid
 
@@ -25,13 +25,10 @@ from scripts.registration.spline import on_work_grid
 def write_spline_transform(path: str | Path, control_points: np.ndarray, space: PairSpace) -> None:
     """Write φ(x) = A (x + u(x)) as an ITK composite of a B-spline and the alignment.
 
-    Args:
-        path: ends in ``.h5``.
-        control_points: of u, in work voxels, shape [3, x, y, z].
-        space: the grids and A.
+    The control points are those of u, in work voxels, shape [3, x, y, z].
 
     Raises:
-        DataError: when the file cannot be written.
+        DataError: when the file cannot be written, or does not end in ``.h5``.
     """
     factor = space.factor
     if space.detail is not None:
@@ -41,10 +38,8 @@ def write_spline_transform(path: str | Path, control_points: np.ndarray, space: 
     vectors = LPS[:3, :3] @ space.work.affine[:3, :3] @ padded.reshape(3, -1)
     # ITK: component by component, the first axis fastest.
     parameters = np.swapaxes(vectors.reshape(3, *grid.shape), 1, 3).astype(np.float64).ravel()
-    origin, spacing, direction = geometry(grid)
-    domain = np.concatenate([grid.shape, origin, spacing, direction.ravel()])
-    alignment = checked_alignment(space.alignment)
-    write_composite(path, [affine_part(alignment), ("BSplineTransform_double_3_3", domain, parameters)])
+    spline = ("BSplineTransform_double_3_3", domain(grid), parameters)
+    write_composite(path, [affine_part(space.alignment), spline])
 
 
 WEIGHTS = "weights.csv"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import nibabel as nib
 import numpy as np
-from numpy.typing import DTypeLike
+from nibabel.filebasedimages import ImageFileError
 
 from scripts.core.atomic import writing
 from scripts.core.errors import DataError
@@ -26,31 +25,30 @@ def write_volume(
     path: str | Path,
     array: np.ndarray,
     grid: Grid,
-    dtype: DTypeLike | None = None,
     header: Any = None,
-    description: str | Sequence[str] = "",
+    description: str = "",
 ) -> None:
     """Write a volume; the file is whole or not there.
+
+    On disk, floating-point numbers are float32; whole ones are the first of uint8, int16 and int32 that holds them all.
+    Values are never scaled.
 
     Args:
         path: ends in ``.nii`` or ``.nii.gz``. Folders are made.
         array: shape [X, Y, Z], or [X, Y, Z, C] with C channels.
         grid: where the voxels are.
-        dtype: on disk. By default float32 for floating-point numbers, and the first of uint8, int16 and int32 that
-            holds all values for whole ones. Values are never scaled.
         header: nibabel's header of the fixed image, to keep its codes: tools show images of different codes as if they
             were in different spaces.
-        description: for the header; for channels, their names. 79 characters are kept.
+        description: for the header; 79 characters are kept.
 
     Raises:
-        ValueError: when the array does not fit the grid, or holds what the dtype cannot.
+        ValueError: when the array does not fit the grid.
         DataError: when the file cannot be written, or labels exceed 32 bits.
     """
     array = np.asarray(array)
     if array.ndim not in (3, 4) or array.shape[:3] != grid.shape:
         raise ValueError(f"expected an array of shape {grid.shape}, or with channels behind it, got {array.shape}")
-    storage = _smallest_type(array, path) if dtype is None else np.dtype(dtype)
-    save_image(path, _cast(array, storage), grid, header, description=description)
+    save_image(path, array.astype(_smallest_type(array, path), copy=False), grid, header, description=description)
 
 
 def save_image(
@@ -59,20 +57,11 @@ def save_image(
     grid: Grid,
     header: Any = None,
     intent: int | None = None,
-    description: str | Sequence[str] = "",
+    description: str = "",
 ) -> None:
-    """Write an array as it is, with the grid's affine.
+    """Write an array [X, Y, Z, ...] as it is; `intent` is NIfTI's code of what its numbers mean.
 
-    Args:
-        path: ends in ``.nii`` or ``.nii.gz``.
-        data: shape [X, Y, Z, ...], in the type that it has on disk.
-        grid: where the voxels are.
-        header: as in :func:`write_volume`.
-        intent: NIfTI's code of what the numbers mean.
-        description: as in :func:`write_volume`.
-
-    Raises:
-        DataError: when the file cannot be written.
+    See :func:`write_volume` for the rest.
     """
     if not str(path).endswith((".nii", ".nii.gz")):
         raise DataError(f"{path}: expected a name that ends in .nii or .nii.gz")
@@ -82,8 +71,7 @@ def save_image(
     image.header.set_slope_inter(1.0, 0.0)
     if intent is not None:
         image.header.set_intent(intent)
-    text = description if isinstance(description, str) else ", ".join(description)
-    image.header["descrip"] = text.encode("ascii", "replace")[:_DESCRIPTION_BYTES]
+    image.header["descrip"] = description.encode("ascii", "replace")[:_DESCRIPTION_BYTES]
     with writing(path) as part:
         if part.suffix != ".gz":
             nib.save(image, part)
@@ -101,16 +89,6 @@ def _smallest_type(array: np.ndarray, path: str | Path) -> np.dtype:
         if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
             return np.dtype(dtype)
     raise DataError(f"{path}: labels must fit into 32 bits, got {low}..{high}")
-
-
-def _cast(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    if dtype.kind in "iu" and array.size:
-        limits = np.iinfo(dtype)
-        if not (limits.min <= array.min() and array.max() <= limits.max):  # NaN fails, too
-            raise ValueError(f"expected values of {limits.min}..{limits.max}, got {array.min()}..{array.max()}")
-        if array.dtype.kind == "f" and not np.array_equal(array, np.rint(array)):
-            raise ValueError(f"expected whole numbers to be written as {dtype}")
-    return array.astype(dtype, copy=False)
 
 
 def _set_affine(image: nib.Nifti1Image, affine: np.ndarray, header: Any) -> None:
@@ -138,3 +116,12 @@ def _codes(header: Any) -> tuple[int, int]:
     if not isinstance(header, nib.Nifti1Header):
         return 0, 0
     return int(header["qform_code"]), int(header["sform_code"])
+
+
+def header_of(path: str | Path) -> Any:
+    """The header of a NIfTI file; None for other formats."""
+    try:
+        image: Any = nib.load(path)
+    except ImageFileError:
+        return None
+    return image.header if isinstance(image, nib.Nifti1Image) else None

@@ -13,47 +13,32 @@ import numpy as np
 from scripts.core.atomic import writing
 from scripts.core.errors import DataError, shorten
 from scripts.core.grid import Grid, bounds_text
+from scripts.evidence.point_files import SIGNS, read_table
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
 class Points:
-    """Named points of the fixed space.
-
-    Attributes:
-        names: one for each.
-        ras: (P, 3), mm.
-        inside: (P,) bool, whether each lies in the fixed image's field of view; None if nobody has looked.
-    """
+    """Named points of the fixed space."""
 
     names: list[str]
-    ras: np.ndarray
-    inside: np.ndarray | None = None
+    ras: np.ndarray  # (P, 3), mm
+    inside: np.ndarray | None = None  # (P,) bool, whether each lies in the fixed image; None if nobody has looked
 
 
 def read_points(path: str | Path, space: str = "RAS") -> Points:
     """Read a CSV file with the columns x, y, z (mm) and optionally name or label.
 
-    Args:
-        path: the file.
-        space: RAS (nibabel, Slicer's display) or LPS (ITK, ANTs) of the numbers in it.
+    Its numbers are RAS (nibabel, Slicer's display) or LPS (ITK, ANTs).
 
     Raises:
         DataError: when it cannot be read.
     """
     path = Path(path).expanduser()
-    if space.upper() not in ("RAS", "LPS"):
+    if space.upper() not in SIGNS:
         raise DataError(f"--points_space must be RAS or LPS, got {space!r}")
-    if not path.is_file():
-        raise DataError(f"points {path}: the file does not exist")
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, skipinitialspace=True)
-            columns = {column.strip().lower(): column for column in reader.fieldnames or [] if column}
-            rows = list(reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"points {path}: not a CSV file ({error})") from error
+    columns, rows = read_table(path, "points")
     if not {"x", "y", "z"} <= set(columns):
         raise DataError(f"points {path}: expected the columns x, y, z (mm), got {', '.join(columns) or 'none'}")
     if not rows:
@@ -61,26 +46,22 @@ def read_points(path: str | Path, space: str = "RAS") -> Points:
     values = []
     for number, row in enumerate(rows, start=2):
         try:
-            values.append([float(row[columns[axis]]) for axis in "xyz"])
+            values.append([float(row[axis]) for axis in "xyz"])
         except (TypeError, ValueError):
             raise DataError(f"points {path}, line {number}: x, y and z must be numbers") from None
-    name = columns.get("name") or columns.get("label")
-    names = [row[name] if name and row[name] else str(i + 1) for i, row in enumerate(rows)]
-    ras = np.array(values)
-    if not np.isfinite(ras).all():
+    name = "name" if "name" in columns else "label"
+    names = [row.get(name) or str(number) for number, row in enumerate(rows, start=1)]
+    places = np.array(values)
+    if not np.isfinite(places).all():
         raise DataError(f"points {path}: some coordinates are not finite")
-    return Points(names, ras * [-1, -1, 1] if space.upper() == "LPS" else ras)
+    return Points(names, places * SIGNS[space.upper()])
 
 
 def check_inside(points: Points, grid: Grid, space: str) -> None:
     """Note which points lie in the fixed image's field of view, to half a voxel; warn about those that do not.
 
     Outside, the field is continued by its value at the border: a guess, that its uncertainty does not know of.
-
-    Args:
-        points: of the fixed space; `inside` is set.
-        grid: the fixed image's.
-        space: RAS or LPS of the file that they came from.
+    `space` is RAS or LPS, that of the file that the points came from.
 
     Raises:
         DataError: when none lies there, with a hint if they would in the other convention.

@@ -13,7 +13,7 @@ from torch import Tensor
 from scripts.core.memory import free_bytes
 from scripts.gaussian.capacitance import capacitance, inner_products, squared_norms
 from scripts.gaussian.cholesky import StencilCholesky
-from scripts.gaussian.errors import GaussianError, NonFiniteError, OutOfMemoryError, ShapeError
+from scripts.gaussian.errors import GaussianError, OutOfMemoryError, ShapeError, check_finite
 from scripts.gaussian.noise import fold, standard_normal
 from scripts.gaussian.stencil import CHANNELS, Stencil
 
@@ -52,6 +52,9 @@ class StructuredGaussian:
         torch.Size([5, 1, 3, 4, 4, 4])
     """
 
+    limit: int | None = None
+    """Of different samples; none."""
+
     def __init__(
         self,
         mean: Tensor,
@@ -76,7 +79,7 @@ class StructuredGaussian:
             raise ShapeError("cov_factor", f"({named.format(f'r, {CHANNELS}')})", cov_factor.shape)
         if validate:
             for name, tensor in (("mean", mean), ("cov_factor", cov_factor)):
-                _check_finite(name, tensor.detach())
+                check_finite(name, tensor.detach())
 
         self.stencil = Stencil.from_num_channels(stencil_parameters.shape[-4])
         self.rank = cov_factor.shape[-5]
@@ -165,6 +168,22 @@ class StructuredGaussian:
         with torch.no_grad():
             return self.rsample(n, seed=seed, indices=indices)
 
+    def draw(self, indices: Sequence[int], seed: int = 0) -> tuple[Tensor, Tensor]:
+        """Samples of a seed with their log-densities, shapes (n, *batch, 3, X, Y, Z) and (n, *batch); no gradients."""
+        with torch.no_grad():
+            noise = self.noise(indices=indices, seed=seed)
+            log_density = self.log_prob_from_noise(noise)
+            return self.rsample(noise=noise, overwrite=True), log_density
+
+    def average(self, indices: Sequence[int], weights: Tensor, seed: int = 0) -> Tensor:
+        """Σ w Z of some samples, Σ w = 1, shape (*batch, 3, X, Y, Z): one solve, as Z is linear in its noise."""
+        with torch.no_grad():
+            total: Noise | None = None
+            for index, weight in zip(indices, weights.tolist(), strict=True):
+                part = Noise(*(values.mul_(weight) for values in self.noise(indices=[index], seed=seed)))
+                total = part if total is None else Noise(*(a.add_(b) for a, b in zip(total, part, strict=True)))
+            return self.rsample(noise=total, overwrite=True)[0]
+
     # Densities
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -225,11 +244,6 @@ class StructuredGaussian:
     def variance(self) -> Tensor:
         """Marginal variance of each dimension, shape (*batch, 3, X, Y, Z); see `marginal_variance`."""
         return self.marginal_variance()[0]
-
-    @property
-    def stddev(self) -> Tensor:
-        """Marginal standard deviation, shape (*batch, 3, X, Y, Z)."""
-        return self.variance.sqrt()
 
     def marginal_variance(self, num_probes: int = 64, seed: int = 0) -> tuple[Tensor, Tensor]:
         """The diagonal of Σ and the standard error of each number, both of shape (*batch, 3, X, Y, Z).
@@ -323,10 +337,3 @@ def _add(total: Tensor, term: Tensor) -> Tensor:
 def _recorded(*tensors: Tensor) -> bool:
     """Whether operations on these are recorded for a gradient."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-
-
-def _check_finite(name: str, tensor: Tensor) -> None:
-    if tensor.numel() and not torch.isfinite(tensor.sum(dtype=torch.float64)):
-        nans, infs = int(tensor.isnan().sum()), int(tensor.isinf().sum())
-        if nans or infs:
-            raise NonFiniteError(name, nans, infs, tensor.numel())

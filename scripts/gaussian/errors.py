@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+from torch import Tensor
+
 
 class GaussianError(ValueError):
     """Base of all errors raised by `scripts.gaussian`."""
@@ -70,3 +73,15 @@ class BackendError(GaussianError):
 
 class BackendWarning(UserWarning):
     """The preferred solver backend is missing and the next one is used."""
+
+
+def check_finite(name: str, tensor: Tensor) -> None:
+    """Refuse NaN and infinite numbers, which one sum shows.
+
+    Raises:
+        NonFiniteError: with their counts.
+    """
+    if tensor.numel() and not torch.isfinite(tensor.sum(dtype=torch.float64)):
+        nans, infs = int(tensor.isnan().sum()), int(tensor.isinf().sum())
+        if nans or infs:
+            raise NonFiniteError(name, nans, infs, tensor.numel())

@@ -83,6 +83,13 @@ class ConditionedGaussian(StructuredGaussian):
         change = self._lift(-self._solve_k(self._seen(free) + error.to(self.mean.device)))
         return Noise(free.structured.add_(change.structured), free.low_rank.add_(change.low_rank))
 
+    def draw(self, indices: Sequence[int], seed: int = 0) -> tuple[Tensor, Tensor]:
+        """Samples and log q(Z | y) − log p(y | Z): the likelihood of what is known stands in the target, too."""
+        with torch.no_grad():
+            noise = self.noise(indices=indices, seed=seed)
+            log_density = self.log_prob_from_noise(noise) - self.log_observations(noise)
+            return self.rsample(noise=noise, overwrite=True), log_density
+
     # Densities
 
     def log_prob(self, value: Tensor) -> Tensor:

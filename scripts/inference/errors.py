@@ -1,14 +1,10 @@
-"""Named errors and warnings of importance sampling."""
+"""Named errors of importance sampling."""
 
 from __future__ import annotations
 
 
 class WeightError(ValueError):
     """Log-weights from which no posterior can be formed."""
-
-
-class WeightWarning(UserWarning):
-    """The weights are usable, but the posterior rests on very few samples."""
 
 
 class ObservationError(ValueError):

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from scripts.core.described import Described
 from scripts.core.processes import ALONE, Processes
 from scripts.core.truth import truth
 from scripts.gaussian import StructuredGaussian
@@ -35,7 +36,7 @@ class Outcome(NamedTuple):
     figures: dict[str, float]
 
 
-class Objective(nn.Module, abc.ABC):
+class Objective(Described, nn.Module, abc.ABC):
     """Base: regularization and the loop over the batch, whose elements have samples and weights of their own.
 
     Args:
@@ -43,7 +44,14 @@ class Objective(nn.Module, abc.ABC):
         layout: how the network's output is read.
         off_diagonal_penalty: weight of the squared off-diagonal entries of L.
         backend: solver of the Gaussian, None for the fastest.
+
+    Class attributes:
+        temperature: T at which samples are weighed after such a training (decision 10), unless another was fitted or
+            is asked for. 0 where the posterior is q itself.
     """
+
+    aside = ("target", "layout", "scale", "chunk", "backend")
+    temperature: float = 0.0
 
     def __init__(
         self,
@@ -83,10 +91,17 @@ class Objective(nn.Module, abc.ABC):
         Raises:
             ShapeError: for shapes that do not fit each other.
         """
-        mean = self.layout.mean(raw)
         if raw.shape[0] != moving.shape[0]:
             expected = f"({moving.shape[0]}, {self.layout.out_channels}, x, y, z)"
             raise ShapeError("the network's output for these pairs", expected, raw.shape)
+        seeds = [fold(seed, processes.place(b)) for b in range(raw.shape[0])]
+        return self.outcome(raw, self.target.prepare(moving, fixed, mask, labels, seeds), seeds, processes)
+
+    def outcome(
+        self, raw: Tensor, pairs: Sequence[Pair], seeds: Sequence[int], processes: Processes = ALONE
+    ) -> Outcome:
+        """The same for pairs that are prepared already, each with a seed of its own."""
+        mean = self.layout.mean(raw)
         voxels = mean.shape[2:].numel()
         total = -self.target.log_mean_prior(mean).mean() / voxels
         off_diagonals = self.layout.off_diagonals(raw)
@@ -94,8 +109,6 @@ class Objective(nn.Module, abc.ABC):
             per_voxel = off_diagonals.square().sum(dim=1).mean(dtype=torch.float64)
             total = total + self.off_diagonal_penalty * per_voxel
         figures: dict[str, float] = {}
-        seeds = [fold(seed, processes.place(b)) for b in range(raw.shape[0])]
-        pairs = self.target.prepare(moving, fixed, mask, labels, seeds)
         for objective, watched in self.per_batch(raw, pairs, seeds, processes):
             total = total - objective / (voxels * len(pairs))
             for name, value in watched.items():
@@ -122,6 +135,8 @@ class Objective(nn.Module, abc.ABC):
 class MeanObjective(Objective):
     """log p(I_f | I_m ∘ μ) + log p(μ): the mean alone, as VoxelMorph; also the common start of the variants."""
 
+    kind = "mean"
+
     def per_pair(self, raw: Tensor, pair: Pair, seed: int) -> tuple[Tensor, dict[str, Tensor | float]]:
         """See `Objective.per_pair`."""
         del seed
@@ -143,8 +158,17 @@ class VariationalObjective(Objective):
         ValueError: for an odd or negative number of samples.
     """
 
-    def __init__(self, target: Target, layout: ProposalLayout, num_samples: int = 2, **options: float) -> None:
-        super().__init__(target, layout, **options)  # type: ignore[arg-type]
+    kind = "variational"
+
+    def __init__(
+        self,
+        target: Target,
+        layout: ProposalLayout,
+        num_samples: int = 2,
+        off_diagonal_penalty: float = 0.05,
+        backend: str | None = None,
+    ) -> None:
+        super().__init__(target, layout, off_diagonal_penalty, backend)
         self.num_samples = _positive("num_samples", num_samples)
         if num_samples % 2:
             raise ValueError(f"num_samples must be even, since samples come in pairs, got {num_samples}")
@@ -168,8 +192,18 @@ class ImportanceObjective(Objective):
         num_samples: K.
     """
 
-    def __init__(self, target: Target, layout: ProposalLayout, num_samples: int = 4, **options: float) -> None:
-        super().__init__(target, layout, **options)  # type: ignore[arg-type]
+    kind = "importance"
+    temperature = 1.0  # of the pair's own spread; the bound has none
+
+    def __init__(
+        self,
+        target: Target,
+        layout: ProposalLayout,
+        num_samples: int = 4,
+        off_diagonal_penalty: float = 0.05,
+        backend: str | None = None,
+    ) -> None:
+        super().__init__(target, layout, off_diagonal_penalty, backend)
         self.num_samples = _positive("num_samples", num_samples)
 
     def per_pair(self, raw: Tensor, pair: Pair, seed: int) -> tuple[Tensor, dict[str, Tensor | float]]:
@@ -202,6 +236,8 @@ class SIRObjective(Objective):
         chunk: proposals in memory at a time.
     """
 
+    kind = "sir"
+
     def __init__(
         self,
         target: Target,
@@ -212,9 +248,10 @@ class SIRObjective(Objective):
         scale: WeightScale | None = None,
         proposal_density: bool = True,
         chunk: int = CHUNK,
-        **options: float,
+        off_diagonal_penalty: float = 0.05,
+        backend: str | None = None,
     ) -> None:
-        super().__init__(target, layout, **options)  # type: ignore[arg-type]
+        super().__init__(target, layout, off_diagonal_penalty, backend)
         if not 1 <= num_resampled <= num_proposals or num_proposals < 2:
             raise ValueError(
                 f"num_resampled must be from 1 to num_proposals, and num_proposals at least 2; "

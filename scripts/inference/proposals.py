@@ -8,11 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from scripts.gaussian import StructuredGaussian
 from scripts.gaussian.errors import ShapeError
 from scripts.inference.chunks import CHUNK, run_in_chunks
-from scripts.inference.conditioned import ConditionedGaussian
-from scripts.inference.weights import effective_sample_size, normalize, pareto_khat, resample
+from scripts.inference.weights import effective_sample_size, normalize, pareto_khat, resample, systematic, tempered
+from scripts.networks.layout import Proposal
 from scripts.registration.target import Pair, Target
 
 Evidence = Callable[[Tensor], Tensor]
@@ -39,12 +38,12 @@ class Weighted(NamedTuple):
 
     def tempered(self, temperature: float, scale: float) -> Tensor:
         """T · log α / σ_α + log-evidence: logarithms of the weights. Only what the images say is tempered."""
-        logs = temperature * self.log_weights / scale
+        logs = tempered(self.log_weights, temperature, scale)
         return logs if self.log_evidence is None else logs + self.log_evidence
 
 
 def weigh_proposals(
-    gaussian: StructuredGaussian,
+    proposal: Proposal,
     target: Target,
     pair: Pair,
     count: int,
@@ -56,7 +55,7 @@ def weigh_proposals(
     """Draw `count` proposals of one pair and weigh them, without gradients.
 
     Args:
-        gaussian: the proposal, batch shape (1,).
+        proposal: of the pair, see :class:`~scripts.networks.layout.Proposal`.
         target: the posterior.
         pair: the images.
         count: N.
@@ -69,17 +68,13 @@ def weigh_proposals(
         ShapeError: for a proposal of another batch shape.
         ValueError: without any proposals, or for chunks without any.
     """
-    _check_single(gaussian)
+    _check_single(proposal)
     if count < 1:
         raise ValueError(f"the number of proposals must be positive, got {count}")
 
     @torch.no_grad()
     def weigh(indices: range) -> Tensor:
-        noise = gaussian.noise(indices=indices, seed=seed)
-        log_q = gaussian.log_prob_from_noise(noise)[:, 0]
-        if isinstance(gaussian, ConditionedGaussian):
-            log_q = log_q - gaussian.log_observations(noise)[:, 0]
-        z = gaussian.rsample(noise=noise, overwrite=True)[:, 0]
+        z, log_q = (values[:, 0] for values in proposal.draw(indices, seed))
         prior = target.log_prior(z)
         given = torch.zeros_like(prior) if evidence is None else evidence(z).to(prior)
         return torch.stack([target.log_likelihood(pair, z), prior, log_q.double(), given])
@@ -90,11 +85,11 @@ def weigh_proposals(
         if progress is not None:
             progress(indices.stop)
     # The one thing that a GPU hands over: from here on, everything is about a few hundred numbers.
-    likelihood, prior, proposal, given = torch.cat(parts, dim=1).cpu()
-    return Weighted(likelihood, prior, proposal, seed, None if evidence is None else given)
+    likelihood, prior, log_q, given = torch.cat(parts, dim=1).cpu()
+    return Weighted(likelihood, prior, log_q, seed, None if evidence is None else given)
 
 
-class Posterior(NamedTuple):
+class Draws(NamedTuple):
     """Weighted and resampled proposals of one pair."""
 
     proposals: Weighted
@@ -102,15 +97,43 @@ class Posterior(NamedTuple):
     resampled: Tensor  # (K,) int64, indices of proposals, with repetitions
     ess: float
     khat: float
+    temperature: float  # T of the weights
+    scale: float  # σ_α of the weights
 
-    def unique(self) -> tuple[list[int], list[float]]:
-        """The different proposals among the resampled ones, and the share of each; shares add up to one."""
+    @classmethod
+    def of(
+        cls,
+        weighted: Weighted,
+        num_samples: int,
+        temperature: float,
+        scale: float | None = None,
+        evenly: bool = False,
+    ) -> Draws:
+        """Weigh and resample proposals whose densities are known (decision 10).
+
+        Args:
+            weighted: log-densities of N proposals.
+            num_samples: K.
+            temperature: T.
+            scale: σ_α; None for the spread of these log-weights.
+            evenly: resample without chance: of a few fields, each as often as its weight says.
+        """
+        spread = scale if scale is not None else spread_of(weighted.log_weights)
+        weights = normalize(weighted.log_weights, temperature, spread, weighted.log_evidence)
+        generator = torch.Generator(device=weights.device).manual_seed(weighted.seed)
+        khat = pareto_khat(weighted.tempered(temperature, spread))
+        ess = float(effective_sample_size(weights))
+        chosen = systematic(weights, num_samples) if evenly else resample(weights, num_samples, generator)
+        return cls(weighted, weights, chosen, ess, khat, temperature, spread)
+
+    def counts(self) -> dict[int, int]:
+        """The different proposals among the resampled ones, in order, and how often each was taken."""
         indices, counts = self.resampled.unique(return_counts=True)
-        return indices.tolist(), (counts.double() / counts.sum()).tolist()
+        return dict(zip(indices.tolist(), counts.tolist(), strict=True))
 
 
 def sample_posterior(
-    gaussian: StructuredGaussian,
+    proposal: Proposal,
     target: Target,
     pair: Pair,
     *,
@@ -122,21 +145,16 @@ def sample_posterior(
     chunk: int = CHUNK,
     progress: Callable[[int], None] | None = None,
     evidence: Evidence | None = None,
-) -> Posterior:
+) -> Draws:
     """SIR at inference (decision 13): draw proposals, weigh them, resample.
 
     Args:
         scale: σ_α from training; None to take the spread of this pair's own log-weights.
         evidence: see `Weighted.log_evidence`; None for none.
     """
-    weighted = weigh_proposals(gaussian, target, pair, num_proposals, seed, chunk, progress, evidence)
-    log_weights = weighted.log_weights
-    spread = scale if scale is not None else spread_of(log_weights)
-    weights = normalize(log_weights, temperature, spread, weighted.log_evidence)
-    generator = torch.Generator(device=weights.device).manual_seed(seed)
-    resampled = resample(weights, num_samples, generator)
-    khat = pareto_khat(weighted.tempered(temperature, spread))
-    return Posterior(weighted, weights, resampled, float(effective_sample_size(weights)), khat)
+    count = min(num_proposals, proposal.limit or num_proposals)
+    weighted = weigh_proposals(proposal, target, pair, count, seed, chunk, progress, evidence)
+    return Draws.of(weighted, num_samples, temperature, scale, evenly=proposal.limit is not None)
 
 
 def spread_of(log_weights: Tensor) -> float:
@@ -147,16 +165,14 @@ def spread_of(log_weights: Tensor) -> float:
     return spread if spread > 0 else 1.0
 
 
-def redraw(
-    gaussian: StructuredGaussian, indices: list[int], seed: int, chunk: int = CHUNK
-) -> Iterator[tuple[range, Tensor]]:
+def redraw(proposal: Proposal, indices: list[int], seed: int, chunk: int = CHUNK) -> Iterator[tuple[range, Tensor]]:
     """The named samples of a seed again, in chunks: (positions in `indices`, fields [n, 3, x, y, z])."""
-    _check_single(gaussian)
+    _check_single(proposal)
     yield from run_in_chunks(
-        len(indices), chunk, lambda part: gaussian.sample(indices=[indices[i] for i in part], seed=seed)[:, 0]
+        len(indices), chunk, lambda part: proposal.sample(indices=[indices[i] for i in part], seed=seed)[:, 0]
     )
 
 
-def _check_single(gaussian: StructuredGaussian) -> None:
-    if tuple(gaussian.batch_shape) != (1,):
-        raise ShapeError("the mean of one pair's proposal", "(1, 3, x, y, z)", gaussian.mean.shape)
+def _check_single(proposal: Proposal) -> None:
+    if proposal.mean.ndim != 5 or len(proposal.mean) != 1:
+        raise ShapeError("the mean of one pair's proposal", "(1, 3, x, y, z)", proposal.mean.shape)

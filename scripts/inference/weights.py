@@ -7,12 +7,11 @@ the first axis, shape (N, *batch), and work in float64.
 from __future__ import annotations
 
 import math
-import warnings
 
 import torch
 from torch import Tensor
 
-from scripts.inference.errors import WeightError, WeightWarning
+from scripts.inference.errors import WeightError
 
 KHAT_LIMIT = 0.7
 """Above it, importance sampling estimates converge too slowly to be trusted (Vehtari et al., 2024)."""
@@ -41,12 +40,19 @@ def normalize(
     scale = torch.as_tensor(scale, dtype=torch.float64, device=log_weights.device)
     if not bool((scale.isfinite() & (scale > 0)).all()):
         raise WeightError(f"the scale must be positive and finite, got {scale.tolist()}")
-    scaled = torch.as_tensor(temperature, dtype=torch.float64, device=log_weights.device) * log_weights
-    logs = scaled / scale
+    logs = tempered(log_weights, temperature, scale)
     if log_evidence is not None:
         logs = logs + log_evidence.double()
         _check(logs)
     return torch.softmax(logs, dim=0)
+
+
+def tempered(log_weights: Tensor, temperature: float | Tensor, scale: float | Tensor) -> Tensor:
+    """T · log α / σ_α. A proposal that explains nothing, log α = −inf, stays one at T = 0, where the product is NaN."""
+    nothing = log_weights.isneginf()
+    temperature = torch.as_tensor(temperature, dtype=torch.float64, device=log_weights.device)
+    # Taken out before the product: what is masked after it would still make the temperature's gradient NaN.
+    return (temperature * log_weights.masked_fill(nothing, 0.0) / scale).masked_fill(nothing, -math.inf)
 
 
 def effective_sample_size(
@@ -54,18 +60,6 @@ def effective_sample_size(
 ) -> Tensor:  # (*batch)
     """1 / Σ w²: N for equal weights, 1 where a single sample carries everything."""
     return weights.double().square().sum(0).reciprocal()
-
-
-def warn_if_degenerate(weights: Tensor, threshold: float = 2.0) -> None:
-    """A `WeightWarning` where the effective sample size is below the threshold."""
-    ess = float(effective_sample_size(weights).min())
-    if ess < threshold and weights.shape[0] > threshold:
-        warnings.warn(
-            f"one proposal dominates: the effective sample size is {ess:.1f} of {weights.shape[0]}; "
-            "the spread of the samples understates the uncertainty",
-            WeightWarning,
-            stacklevel=2,
-        )
 
 
 def resample(
@@ -82,6 +76,16 @@ def resample(
     cumulative = weights.double().cumsum(0)
     uniform = torch.rand(count, dtype=torch.float64, device=weights.device, generator=generator) * cumulative[-1]
     return torch.searchsorted(cumulative, uniform, right=True).clamp_max(weights.shape[0] - 1)
+
+
+def systematic(
+    weights: Tensor,  # (N,), normalized
+    count: int,
+) -> Tensor:  # (count,) int64
+    """Indices at the middles of `count` equal steps of the cumulative weights: each count · w_i times, within one."""
+    where = (torch.arange(count, dtype=torch.float64, device=weights.device) + 0.5) / count
+    cumulative = weights.double().cumsum(0)
+    return torch.searchsorted(cumulative, where * cumulative[-1], right=True).clamp_max(weights.shape[0] - 1)
 
 
 def pareto_khat(

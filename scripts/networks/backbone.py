@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
+from monai.networks import nets
 from torch import Tensor, nn
 
+from scripts.core.described import Described
+from scripts.core.errors import DataError
 from scripts.networks.convolution import Conv3d
 
 SLOPE = 0.2
@@ -23,7 +27,7 @@ def _convolution(in_channels: int, out_channels: int, stride: int = 1) -> nn.Mod
     return block
 
 
-class UNetBackbone(nn.Module):
+class UNetBackbone(Described, nn.Module):
     """The paper's U-Net (decision 2): no biases, 4 resolution levels, 16 then 24 channels.
 
     The decoder stops at half the image's resolution, where the field lives.
@@ -33,10 +37,13 @@ class UNetBackbone(nn.Module):
         in_channels: 2, moving and fixed.
     """
 
+    kind = "unet"
+
     def __init__(self, channels: Sequence[int] = (16, 24, 24, 24), in_channels: int = 2) -> None:
         super().__init__()
         if len(channels) < 3:
             raise ValueError(f"channels must name at least 3 levels, got {list(channels)}")
+        self.channels, self.in_channels = list(channels), in_channels
         self.stem = _convolution(in_channels, channels[0])
         self.down = nn.ModuleList()
         for above, here in itertools.pairwise(channels):
@@ -64,25 +71,53 @@ class UNetBackbone(nn.Module):
         return decoded[-1], decoded[-2]
 
 
-class MonaiBackbone(nn.Module):
+class MonaiBackbone(Described, nn.Module):
     """Any MONAI network from [B, 2, X, Y, Z] to features [B, F, X, Y, Z] as backbone (the paper is model-agnostic).
 
     Args:
-        network: for instance `monai.networks.nets.SegResNet(in_channels=2, out_channels=F)`.
+        network: `name`, a class of `monai.networks.nets`, and its arguments: plain values, which a file of weights can
+            hold. A network that is built already works as well, but its weights cannot be stored with what they mean.
         features: F, its output channels.
         channels: channels at half and at quarter resolution, which two strided convolutions make of its output.
         stride: image sizes must be multiples of it for `network`.
+
+    Raises:
+        DataError: for a name that `monai.networks.nets` does not have.
     """
 
-    def __init__(self, network: nn.Module, features: int, channels: Sequence[int] = (24, 24), stride: int = 16) -> None:
+    kind = "monai"
+
+    def __init__(
+        self,
+        network: nn.Module | Mapping[str, Any],
+        features: int,
+        channels: Sequence[int] = (24, 24),
+        stride: int = 16,
+    ) -> None:
         super().__init__()
-        self.network = network
+        self.features, self.channels, self.stride = features, list(channels), stride
+        self._plain = None if isinstance(network, nn.Module) else dict(network)
+        self.network = network if isinstance(network, nn.Module) else _of_monai(**network)
         self.to_half = _convolution(features, channels[0], stride=2)
         self.to_quarter = _convolution(channels[0], channels[1], stride=2)
         self.out_channels = (channels[0], channels[1])
-        self.stride = stride
+
+    def settings(self) -> dict[str, Any]:
+        """See :class:`~scripts.core.described.Described`."""
+        if self._plain is None:
+            raise DataError("the backbone's network must be given by name and arguments: {name: SegResNet, …}")
+        values = {"features": self.features, "channels": self.channels, "stride": self.stride}
+        return {"kind": self.kind, "network": self._plain, **values}
 
     def forward(self, pair: Tensor) -> tuple[Tensor, Tensor]:
         """Features at half and at quarter resolution."""
         half = self.to_half(self.network(pair))
         return half, self.to_quarter(half)
+
+
+def _of_monai(name: str, **arguments: Any) -> nn.Module:
+    """A network of `monai.networks.nets`, and nothing else: the name may come from a file."""
+    found = getattr(nets, name, None)
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise DataError(f"expected the name of a network of monai.networks.nets, got {name!r}")
+    return found(**arguments)

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from scripts.core.described import Described
 from scripts.core.truth import truth
 from scripts.gaussian.errors import ShapeError
 from scripts.gaussian.stencil import CHANNELS
@@ -16,7 +17,7 @@ from scripts.networks.layout import ProposalLayout
 from scripts.networks.weight_scale import WeightScale
 
 
-class ProposalNetwork(nn.Module):
+class ProposalNetwork(Described, nn.Module):
     """(moving, fixed) to the raw parameters of the proposal on the field grid, half the image's resolution.
 
     Heads for the mean and for L work at half resolution. The head for R works at a quarter, its output upsampled
@@ -42,6 +43,9 @@ class ProposalNetwork(nn.Module):
     Raises:
         ValueError: for another `factor_level`, or a negative `column_rate`.
     """
+
+    kind = "proposal_network"
+    aside = ("amp", "compile", "mean_gain", "stencil_gain", "factor_gain")  # how it computes, and how training starts
 
     def __init__(
         self,
@@ -69,11 +73,12 @@ class ProposalNetwork(nn.Module):
         self.weight_scale = WeightScale()  # set by the SIR objective, used at inference
         half, quarter = self.backbone.out_channels  # type: ignore[misc]
         self.mean_head = _head(half, CHANNELS, mean_gain)
-        self.coarse_mean_head = _head(quarter, CHANNELS, mean_gain) if truth("coarse_mean", coarse_mean) else None
+        self.coarse_mean = truth("coarse_mean", coarse_mean)
+        self.coarse_mean_head = _head(quarter, CHANNELS, mean_gain) if self.coarse_mean else None
         self.stencil_head = None
         if layout.stencil_channels:
             self.stencil_head = _head(half, layout.stencil_channels, stencil_gain)
-        self.factor_at_half = factor_level == "half"
+        self.factor_level, self.factor_at_half = factor_level, factor_level == "half"
         self.factor_head = None
         if layout.rank:
             self.factor_head = _head(half if self.factor_at_half else quarter, CHANNELS * layout.rank, factor_gain)

@@ -1,4 +1,4 @@
-"""Numbers kept with the network's weights: the usual spread of log-weights, and the temperature fitted afterwards."""
+"""A number kept with the network's weights: the usual spread of log-weights."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from scripts.core.processes import ALONE, Processes
 class WeightScale(nn.Module):
     """σ_α: the running spread of log-weights that makes a temperature mean the same for all pairs (decision 10).
 
-    Its buffer belongs into the checkpoint: inference divides by the last value. A second buffer holds the temperature
-    that `run calibration` fits after training, 0 as long as none was.
+    Its buffer belongs into the checkpoint: inference divides by the last value.
 
     Args:
         decay: γ of the exponential average.
     """
 
     value: Tensor
-    temperature: Tensor
 
     def __init__(self, decay: float = 0.9) -> None:
         super().__init__()
@@ -29,7 +27,6 @@ class WeightScale(nn.Module):
             raise ValueError(f"decay must be in [0, 1), got {decay}")
         self.decay = decay
         self.register_buffer("value", torch.full((), math.nan, dtype=torch.float64))
-        self.register_buffer("temperature", torch.zeros((), dtype=torch.float64))
 
     @torch.no_grad()
     def update(self, log_weights: Tensor, processes: Processes = ALONE) -> Tensor:
@@ -46,17 +43,10 @@ class WeightScale(nn.Module):
         known = self.value > 0  # NaN is not
         average = torch.where(known, self.decay * self.value + (1 - self.decay) * spread, spread)
         self.value.copy_(torch.where(average.isfinite() & (average > 0), average, self.value))
-        self.temperature.zero_()  # it was fitted to the weights as they were
         return torch.where(self.value > 0, self.value, 1.0)
 
 
 def trained_scale(network: nn.Module) -> float | None:
     """σ_α that training left in a network; None if it left none."""
     value = getattr(getattr(network, "weight_scale", None), "value", None)
-    return float(value) if isinstance(value, Tensor) and bool(value > 0) else None
-
-
-def calibrated_temperature(network: nn.Module) -> float | None:
-    """T that `run calibration` left in a network; None if it was not calibrated."""
-    value = getattr(getattr(network, "weight_scale", None), "temperature", None)
     return float(value) if isinstance(value, Tensor) and bool(value > 0) else None

@@ -11,8 +11,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-MAX_LABEL = 65_535
-"""Largest label id: the table from ids to codes has one entry an id, and no atlas stores more than 16 bits."""
+MAX_LABEL = 2**24 - 1
+"""Largest label id, as in loading: the colors of FreeSurfer's annotations as numbers take three bytes.
+
+The table from ids to codes has one entry an id, so that it takes at most 16 MB, or 64 MB for more than 255 structures.
+"""
 
 
 def check_labels(labels: Sequence[int]) -> tuple[int, ...]:
@@ -80,9 +83,10 @@ def encode_labels(label_map: Tensor, labels: Sequence[int]) -> Tensor:
     ids = check_labels(labels)
     values = as_integers(label_map)
     # Slot v + 1 of the table holds the code of value v; the first and the last slot catch everything outside.
-    table = torch.zeros(max(ids) + 3, dtype=torch.uint8 if len(ids) <= 255 else torch.int32)
-    table[torch.tensor(ids) + 1] = torch.arange(1, len(ids) + 1, dtype=table.dtype)
+    dtype, device = torch.uint8 if len(ids) <= 255 else torch.int32, values.device
+    table = torch.zeros(max(ids) + 3, dtype=dtype, device=device)
+    table[torch.tensor(ids, device=device) + 1] = torch.arange(1, len(ids) + 1, dtype=dtype, device=device)
     # Clamp before the cast to 32 bits, which would wrap large 64-bit values around.
     slots = values if values.dtype.itemsize < 4 else values.clamp(-1, max(ids) + 1)
     slots = slots.to(torch.int32).add_(1).clamp_(0, max(ids) + 2)
-    return table.to(values.device).index_select(0, slots.flatten()).view(values.shape)
+    return table.index_select(0, slots.flatten()).view(values.shape)

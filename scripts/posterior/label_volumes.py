@@ -14,6 +14,8 @@ from scripts.core.atomic import writing
 from scripts.core.errors import DataError
 from scripts.core.grid import Grid
 from scripts.core.seg35 import SEG35
+from scripts.posterior.dice import dice_from_counts, label_counts, overlap_counts
+from scripts.posterior.label_maps import encode_labels
 from scripts.posterior.label_samples import LabelSamples
 from scripts.posterior.result import LabelResult, StructureVolume
 from scripts.registration.space import PairSpace
@@ -103,27 +105,16 @@ class LabelAccumulator:
     def _compare(self, label_map: Tensor) -> list[tuple[float | None, float | None]]:
         """For each structure its volume in the fixed image's own map, and the Dice of a map against it.
 
-        None without such a map; the Dice is None without such a structure. All are counted in one pass: at 1 mm, a
-        comparison for each of some thirty structures takes many seconds.
+        None without such a map; the Dice is None without such a structure.
         """
         if self.fixed_label is None:
             return [(None, None)] * len(self.values)
-        own, found = (self._codes(part) for part in (self.fixed_label, label_map))
-        count = len(self.values) + 1
-        sizes, others, overlaps = (np.bincount(codes, minlength=count) for codes in (own, found, own[own == found]))
-        out: list[tuple[float | None, float | None]] = []
-        for code in range(1, count):
-            size = int(sizes[code])
-            dice = 2 * int(overlaps[code]) / (size + int(others[code])) if size else None
-            out.append((size * self.space.fixed.voxel_volume, dice))
-        return out
-
-    def _codes(self, label_map: Tensor) -> np.ndarray:
-        """Each voxel's place in `values`, from 1; 0 for any other number. Shape (X · Y · Z,)."""
-        flat = label_map.cpu().numpy().ravel()
-        places = np.searchsorted(self.values, flat)
-        places[places == len(self.values)] = 0
-        return np.where(np.asarray(self.values)[places] == flat, places + 1, 0)
+        own, found = (encode_labels(part.cpu(), self.values) for part in (self.fixed_label, label_map))
+        count = len(self.values)
+        sizes = label_counts(own, count)
+        dice = dice_from_counts(overlap_counts(found, own, count), label_counts(found, count), sizes).tolist()
+        volumes = (sizes * self.space.fixed.voxel_volume).tolist()
+        return [(volume, score if volume else None) for volume, score in zip(volumes, dice, strict=True)]
 
 
 def write_volumes(volumes: list[StructureVolume], path: Path) -> None:

@@ -25,7 +25,7 @@ By the silhouette alone, 94 % of the exponential clouds would be called two mode
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,7 +57,7 @@ class ModeInfo:
 
 
 def find_modes(
-    fields: Tensor | Iterable[Tensor],
+    fields: Tensor,
     weights: Tensor | np.ndarray | Sequence[float] | None = None,
     num_modes: int = 2,
     num_components: int = 5,
@@ -70,7 +70,7 @@ def find_modes(
     make it a group.
 
     Args:
-        fields: samples, shape [K, ...]; or their columns in chunks [K, d], read once (their order does not matter).
+        fields: samples, shape [K, ...].
         weights: of the samples, shape (K,), not negative; None for equal ones.
         num_modes: how many groups to look for. There are fewer if there are fewer different samples.
         num_components: principal components to cluster in. Few dilute a group in noise less; more find weaker groups.
@@ -135,30 +135,20 @@ def are_distinct(
     )
 
 
-def _gram_matrix(fields: Tensor | Iterable[Tensor]) -> tuple[np.ndarray, int]:
+def _gram_matrix(fields: Tensor) -> tuple[np.ndarray, int]:
     """Products of the centered samples, shape (K, K), and the number of dimensions D; nothing of size D × D."""
-    if isinstance(fields, Tensor):
-        flat = fields.detach().flatten(1) if fields.ndim > 1 else fields.detach()[:, None]
-        chunks: Iterable[Tensor] = flat.split(_COLUMNS, dim=1)
-    else:
-        chunks = fields
-    gram: Tensor | None = None
-    dimensions = 0
-    for chunk in chunks:
-        if chunk.ndim != 2 or (gram is not None and len(chunk) != len(gram)):
-            expected = "K" if gram is None else len(gram)
-            raise ValueError(f"expected a chunk of shape [{expected}, d], got {tuple(chunk.shape)}")
+    if not fields.numel():
+        raise ValueError("expected at least one sample, got none")
+    flat = fields.detach().reshape(len(fields), -1)
+    gram = torch.zeros(len(flat), len(flat), dtype=torch.float64, device=flat.device)
+    for chunk in flat.split(_COLUMNS, dim=1):
         # A displacement of 10 that varies by 0.1 loses digits in a product: the mean goes first.
         centered = chunk.double()
         centered = centered - centered.mean(dim=0)
-        product = centered @ centered.T
-        gram = product if gram is None else gram + product
-        dimensions += chunk.shape[1]
-    if gram is None or not len(gram) or not dimensions:
-        raise ValueError("expected at least one sample, got none")
+        gram += centered @ centered.T
     if not bool(torch.isfinite(gram).all()):
         raise ValueError("expected finite samples, got some that are not")
-    return gram.cpu().numpy(), dimensions
+    return gram.cpu().numpy(), flat.shape[1]
 
 
 def _shares(weights: Tensor | np.ndarray | Sequence[float] | None, count: int) -> np.ndarray:

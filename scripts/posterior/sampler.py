@@ -1,145 +1,88 @@
-"""Registering one prepared pair: network, refinement, proposals, weights."""
+"""From two images to the posterior: network, refinement, detail, evidence, proposals, weights; in this order.
+
+Inference, evaluation, calibration, validation during training, conditioning and viewers all get their posterior here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from scripts.core.errors import DataError
-from scripts.core.grid import Grid
-from scripts.core.pair_keys import fine_key
-from scripts.core.progress import progress_of
-from scripts.inference.chunks import chunk_that_fits
-from scripts.inference.detail import Detail, find_detail
-from scripts.inference.inferer import ProposalInferer
-from scripts.inference.objectives import SIRObjective
-from scripts.inference.proposals import sample_posterior, spread_of
-from scripts.inference.refine import refine
-from scripts.posterior.conclusions import conclude, model_window
-from scripts.posterior.result import RegistrationResult
-from scripts.posterior.settings import TEMPERATURE, Clock, Settings
-from scripts.posterior.stored import StoredPosterior, rounded
-from scripts.posterior.target_settings import target_settings
-from scripts.registration.space import PairSpace
+from scripts.evidence.knowledge import Knowledge
+from scripts.inference.model import Model
+from scripts.posterior.conditioning import given
+from scripts.posterior.pair_images import PairImages
+from scripts.posterior.posterior import Posterior
+from scripts.posterior.settings import Clock, Settings
+from scripts.posterior.steps import Found, draw, find
+from scripts.registration.parts import Likelihood, Prior
 
 
-@torch.no_grad()
-def register_pair(
-    item: Mapping[str, Any],
-    network: nn.Module,
-    objective: SIRObjective,
-    settings: Settings,
-    device: torch.device,
-    label_names: Mapping[int, str] | None = None,
-    clock: Clock | None = None,
-) -> tuple[StoredPosterior, RegistrationResult]:
-    """Register a pair that :func:`~scripts.data.pair_input.pair_input_transforms` has prepared.
+class Sampler:
+    """A model, and how it is used on each pair.
 
     Args:
-        item: the prepared pair, with `fixed_name` and `moving_name`.
-        network: from [1, 2, X, Y, Z] to raw parameters, trained.
-        objective: of its training; gives the posterior and the layout, and is what refinement of all parts climbs.
-        settings: how.
-        device: where to compute.
-        label_names: of the moving label map's values.
-        clock: gets the seconds of each part.
+        model: the model.
+        settings: of :class:`~scripts.posterior.settings.Settings`, or its values by name.
+        device: where to compute; None for where the model is.
+        likelihood: in place of the one that the model was trained with; None for that.
+        prior: likewise.
 
-    Returns:
-        The posterior, and what it says on the fixed file's grid.
+    Raises:
+        DataError: for settings that are none, or a model whose posterior cannot be stored.
+
+    Example:
+        >>> sampler = Sampler(load_model("models/model.pt"), {"refine_steps": 25})  # doctest: +SKIP
+        >>> posterior = sampler.posterior(PairImages.of_item(item, factor=2))  # doctest: +SKIP
     """
-    clock = clock or Clock()
-    with clock("network"):
-        predicted = ProposalInferer()(item["image"][None].to(device), network)
-    return register_predicted(item, predicted, objective, settings, device, label_names, clock)
 
+    def __init__(
+        self,
+        model: Model,
+        settings: Settings | Mapping[str, Any] | None = None,
+        device: torch.device | str | None = None,
+        likelihood: Likelihood | None = None,
+        prior: Prior | None = None,
+    ) -> None:
+        self.settings = settings if isinstance(settings, Settings) else Settings(**(settings or {}))
+        self.device = torch.device(device) if device is not None else next(model.network.parameters()).device
+        self.model = model.with_target(likelihood=likelihood, prior=prior).to(self.device)
+        self.model.target.settings()  # refused now, not after everything is drawn
 
-@torch.no_grad()
-def register_predicted(
-    item: Mapping[str, Any],
-    predicted: Mapping[str, Tensor],
-    objective: SIRObjective,
-    settings: Settings,
-    device: torch.device,
-    label_names: Mapping[int, str] | None = None,
-    clock: Clock | None = None,
-) -> tuple[StoredPosterior, RegistrationResult]:
-    """The same from what the network says, see :class:`~scripts.inference.inferer.ProposalInferer`."""
-    clock = clock or Clock()
-    target, layout = objective.target, objective.layout
-    if layout.deterministic:
-        raise DataError("these weights predict a field without uncertainty; use a variant with a covariance")
-    fixed, moving = (item[key].as_tensor()[None].to(device) for key in ("fixed", "moving"))
-    mask = item["fixed_mask"].as_tensor()[None].to(device) if "fixed_mask" in item else None
-    space = PairSpace(
-        Grid.of(item["fixed_file"]),
-        Grid.of(item["moving_file"]),
-        Grid.of(item["fixed"]),
-        item["alignment"].matrix,
-        int(target.transform.factor),  # type: ignore[arg-type]
-    )
-    space.check()
-    raw = predicted["raw"]
-    gain = None
-    if settings.refine_steps:
-        with clock("refinement"), progress_of("refining", settings.refine_steps, settings.progress) as advance:
-            refined = refine(
-                raw, objective, moving, fixed, settings.refine_steps, parts=settings.refine_parts, mask=mask,
-                seed=settings.seed, progress=advance,
-            )  # fmt: skip
-        raw, gain = refined.raw, refined.after - refined.before
-    raw = rounded(raw)
-    detail = None
-    if settings.detail_steps and fine_key("fixed") in item:
-        mean = target.transform.control_points(layout.mean(raw))[0]  # type: ignore[operator]
-        with clock("detail"):
-            detail = detail_of(item, mean, space.factor, settings, device)
-        space = replace(space, detail=detail.control_points.half().float())  # as posterior.pt keeps it
-    gaussian = layout.gaussian(raw)
-    pair = target.prepare(moving, fixed, mask)[0]
-    chunk = settings.chunk or chunk_that_fits(fixed[0, 0].numel(), device)
-    trained, fitted = (float(predicted[key][0, 0]) for key in ("scale", "temperature"))
-    scale = trained if trained > 0 else None
-    temperature = settings.temperature
-    if temperature is None:
-        temperature = fitted if fitted > 0 else TEMPERATURE
-    with clock("proposals"), progress_of("proposals", settings.num_proposals, settings.progress) as advance:
-        posterior = sample_posterior(
-            gaussian, target, pair, num_proposals=settings.num_proposals, num_samples=settings.num_samples,
-            temperature=temperature, scale=scale, seed=settings.seed, chunk=chunk, progress=advance,
-        )  # fmt: skip
-    scale = scale if scale is not None else spread_of(posterior.proposals.log_weights)
-    names = (str(item["moving_name"]), str(item["fixed_name"]))
-    stored = StoredPosterior(
-        raw, layout, target.transform, space, posterior, temperature, scale, raw[0, :3], names,
-        target_settings(target), steps={"refine_steps": settings.refine_steps, "detail_steps": settings.detail_steps},
-    )  # fmt: skip
-    result = conclude(item, stored, (fixed, moving), settings, chunk, label_names, clock, model_window(target))
-    if gain is not None:
-        result.diagnostics |= {"refine_steps": settings.refine_steps, "refine_gain_log_posterior": gain}
-    if detail is not None:
-        result.diagnostics |= {"detail_steps": settings.detail_steps, "detail_gain_log_posterior": detail.gain}
-    return stored, result
+    @property
+    def factor(self) -> int:
+        """Work voxels along the edge of a field voxel."""
+        return int(self.model.target.transform.factor)
 
+    def with_settings(self, **changes: Any) -> Sampler:
+        """The same model, used in another way."""
+        return Sampler(self.model, replace(self.settings, **changes), self.device)
 
-def detail_of(
-    item: Mapping[str, Any],
-    mean: Tensor,
-    factor: int,
-    settings: Settings,
-    device: torch.device,
-    evidence: Callable[[Tensor], Tensor] | None = None,
-) -> Detail:
-    """What the images of twice the resolution add to the mean's control points [3, x, y, z]; evidence as of
-    :func:`~scripts.inference.detail.find_detail`.
-    """
-    keys = {role: fine_key(role) for role in ("fixed", "moving", "fixed_mask")}
-    images = {role: item[key].as_tensor()[None].to(device) for role, key in keys.items() if key in item}
-    with progress_of("detail", settings.detail_steps, settings.progress) as advance:
-        return find_detail(
-            mean, images["fixed"], images["moving"], settings.detail_steps, factor=factor,
-            mask=images.get("fixed_mask"), progress=advance, evidence=evidence,
-        )  # fmt: skip
+    def find(self, pair: PairImages, *, raw: Tensor | None = None, clock: Clock | None = None) -> Found:
+        """The proposal of a pair, see :func:`~scripts.posterior.steps.find`."""
+        return find(self.model, pair, self.settings, raw, clock)
+
+    def posterior(
+        self,
+        pair: PairImages,
+        evidence: Knowledge | None = None,
+        *,
+        raw: Tensor | None = None,
+        clock: Clock | None = None,
+    ) -> Posterior:
+        """The posterior of a pair.
+
+        Args:
+            pair: the images.
+            evidence: what an expert knows; None for nothing.
+            raw: the network's output for this pair, if it is known already, [1, C, x, y, z].
+            clock: gets the seconds of each part.
+        """
+        found, weighting = self.find(pair, raw=raw, clock=clock), self.model.weighting(self.settings.temperature)
+        if evidence is None:
+            return draw(found, pair, self.settings, weighting, clock=clock)
+        return given(found, pair, evidence, self.settings, weighting, clock)

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from scripts.core.described import Described
 from scripts.registration.errors import OptionError
 from scripts.registration.warp import warp
 
 
-class OverlapLikelihood(nn.Module):
+class OverlapLikelihood(Described, nn.Module):
     """weight · voxels · mean soft Dice of structures: what known labels add to log p(I_f | I_m ∘ Z) in training.
 
     Labels are not there at inference, but in training they shape the proposal. A few structures are drawn for each
@@ -25,6 +26,8 @@ class OverlapLikelihood(nn.Module):
     Raises:
         OptionError: for no labels, or a weight that is not positive.
     """
+
+    kind = "overlap"
 
     def __init__(self, labels: Sequence[int], weight: float = 0.1, structures: int = 4) -> None:
         super().__init__()

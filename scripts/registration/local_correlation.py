@@ -7,7 +7,6 @@ depend on the images' brightness, to which a correlation must be blind.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import torch
@@ -17,9 +16,12 @@ from torch.autograd.function import once_differentiable
 from scripts.core.fusion import fused
 from scripts.registration.backends import compiled
 from scripts.registration.errors import OptionError, RegistrationError, check_partner, check_volume
+from scripts.registration.parts import Likelihood, check_positive, sum_of
 
 EPS = 1e-5
 """Added to both local variances: with intensities in [0, 1], a contrast below 0.003 counts as none."""
+SIGMA = 0.5
+"""σ of decision 8."""
 
 
 class FixedStatistics(NamedTuple):
@@ -75,40 +77,11 @@ def local_ncc(fixed: Tensor | FixedStatistics, moving: Tensor, window: int = 9, 
     return _LocalNCC.apply(moving.as_subclass(Tensor), fixed, eps)
 
 
-class LocalNCC(nn.Module):
-    """Squared local correlation, for configs; see :func:`local_ncc`.
-
-    Args:
-        window: voxels along an edge of the window, odd.
-        eps: added to the local variances.
-
-    Raises:
-        OptionError: for a window or eps that make no correlation.
-    """
-
-    def __init__(self, window: int = 9, eps: float = EPS) -> None:
-        super().__init__()
-        _check_window(window)
-        if not eps > 0:
-            raise OptionError("eps", "positive", eps)
-        self.window, self.eps = window, eps
-
-    def precompute(self, fixed: Tensor) -> FixedStatistics:
-        """The fixed image's part, to be given to `forward` in its place."""
-        return fixed_statistics(fixed, self.window)
-
-    def forward(self, fixed: Tensor | FixedStatistics, moving: Tensor) -> Tensor:
-        """[1 or B, 1, X, Y, Z] and [B, 1, X, Y, Z] to a map [B, 1, X, Y, Z]."""
-        if isinstance(fixed, FixedStatistics) and fixed.window != self.window:
-            raise OptionError("the statistics' window", str(self.window), fixed.window)
-        return local_ncc(fixed, moving, self.window, self.eps)
-
-
-class NCCLikelihood(LocalNCC):
+class NCCLikelihood(Likelihood):
     """log p(fixed | warped) = (1/σ²) · sum over voxels of the squared local correlation (decision 8).
 
     Args:
-        window: voxels along an edge of the window: 9 at 1 mm, 5 at 2 mm.
+        window: voxels along an edge of the window, odd: 9 at 1 mm, 5 at 2 mm.
         sigma: σ; smaller means more trust in the images.
         eps: see :func:`local_ncc`.
 
@@ -116,25 +89,36 @@ class NCCLikelihood(LocalNCC):
         OptionError: for settings that make no likelihood.
     """
 
-    def __init__(self, window: int = 9, sigma: float = 0.5, eps: float = EPS) -> None:
-        super().__init__(window, eps)
-        self.sigma = _positive("sigma", sigma)
+    kind = "ncc"
+
+    def __init__(self, window: int = 9, sigma: float = SIGMA, eps: float = EPS) -> None:
+        super().__init__()
+        _check_window(window)
+        if not eps > 0:
+            raise OptionError("eps", "positive", eps)
+        self.window, self.sigma, self.eps = window, check_positive("sigma", sigma), eps
+
+    def precompute(self, fixed: Tensor) -> FixedStatistics:
+        """Local mean and variance of the fixed image."""
+        return fixed_statistics(fixed, self.window)
 
     def forward(self, fixed: Tensor | FixedStatistics, moving: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Log-likelihoods, up to a constant.
+        """See `Likelihood.forward`; the fixed image may also be given as it is."""
+        if isinstance(fixed, FixedStatistics) and fixed.window != self.window:
+            raise OptionError("the statistics' window", str(self.window), fixed.window)
+        return sum_of(local_ncc(fixed, moving, self.window, self.eps), mask) / self.sigma**2
 
-        Args:
-            fixed: shape [1 or B, 1, X, Y, Z], or what `precompute` made of it.
-            moving: the warped image, shape [B, 1, X, Y, Z].
-            mask: optional weights of the voxels, shape [1 or B, 1, X, Y, Z].
+    @property
+    def evidence_weight(self) -> float:
+        """The voxels of a window share what they say: each independent piece counts window³ times, more at small σ."""
+        return float(self.window) ** 3 * (SIGMA / self.sigma) ** 2
 
-        Returns:
-            shape [B], float64.
-        """
-        return _sum(super().forward(fixed, moving), mask) / self.sigma**2
+    def finer(self) -> NCCLikelihood:
+        """The window of about the same size in mm."""
+        return NCCLikelihood(2 * self.window - 1, self.sigma, self.eps)
 
 
-class MSELikelihood(nn.Module):
+class MSELikelihood(Likelihood):
     """log p(fixed | warped) = −(1/2σ²) · sum over voxels of squared differences: independent Gaussian noise.
 
     Args:
@@ -144,19 +128,17 @@ class MSELikelihood(nn.Module):
         OptionError: for a sigma that is not positive.
     """
 
+    kind = "mse"
+
     def __init__(self, sigma: float = 0.1) -> None:
         super().__init__()
-        self.sigma = _positive("sigma", sigma)
-
-    def precompute(self, fixed: Tensor) -> Tensor:
-        """Nothing to prepare; here so that both likelihoods are used alike."""
-        return fixed
+        self.sigma = check_positive("sigma", sigma)
 
     def forward(self, fixed: Tensor, moving: Tensor, mask: Tensor | None = None) -> Tensor:
-        """[1 or B, C, X, Y, Z] and [B, C, X, Y, Z] to log-likelihoods [B], float64; mask as in `NCCLikelihood`."""
+        """[1 or B, C, X, Y, Z] and [B, C, X, Y, Z] to log-likelihoods [B], float64."""
         check_volume("moving", moving)
         check_partner("fixed", fixed, moving, moving.shape[1])
-        return _sum((fixed - moving).square(), mask) / (-2 * self.sigma**2)
+        return sum_of((fixed - moving).square(), mask) / (-2 * self.sigma**2)
 
 
 def box_sum(x: Tensor, window: int) -> Tensor:
@@ -264,20 +246,6 @@ def _window_sizes(volume: Tensor, window: int) -> Tensor:
     return out
 
 
-def _sum(values: Tensor, mask: Tensor | None) -> Tensor:
-    """[B, C, X, Y, Z] to [B], in float64: the weights of samples are differences of such sums."""
-    if mask is not None:
-        check_partner("mask", mask, values)
-        values = values * mask
-    return values.sum(dim=(1, 2, 3, 4), dtype=torch.float64)
-
-
 def _check_window(window: int) -> None:
     if window < 1 or window % 2 == 0:
         raise OptionError("window", "odd and positive", window)
-
-
-def _positive(name: str, value: float) -> float:
-    if not (math.isfinite(value) and value > 0):
-        raise OptionError(name, "positive", value)
-    return value

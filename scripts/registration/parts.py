@@ -7,12 +7,16 @@ these ask for nothing but what stands here.
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
+import torch
 from torch import Tensor, nn
 
 from scripts.core.described import Described
+from scripts.registration.errors import OptionError, check_partner
+from scripts.registration.spline import upsample
 
 
 class Likelihood(Described, nn.Module, abc.ABC):
@@ -81,10 +85,40 @@ class Transform(Described, nn.Module, abc.ABC):
     linear: ClassVar[bool] = False
     folds: ClassVar[bool] = True
 
-    @abc.abstractmethod
     def forward(self, z: Tensor, shape: Sequence[int] | None = None) -> Tensor:
-        """Displacements in image voxels, [N, 3, X, Y, Z] for the image grid (X, Y, Z)."""
+        """Displacements in image voxels.
+
+        Args:
+            z: fields on the field grid, shape [N, 3, x, y, z].
+            shape: the image grid (X, Y, Z), see :func:`~scripts.registration.spline.upsample`.
+
+        Returns:
+            shape [N, 3, X, Y, Z].
+
+        Raises:
+            ShapeError: for another shape.
+        """
+        return upsample(self.control_points(z), self.factor, shape)
 
     @abc.abstractmethod
     def control_points(self, z: Tensor) -> Tensor:
         """Control points of the cubic B-spline that the displacement is, in image voxels, [N, 3, x, y, z]."""
+
+
+def sum_of(values: Tensor, mask: Tensor | None = None) -> Tensor:
+    """[B, C, X, Y, Z], times a mask, to [B], in float64: the weights of samples are differences of such sums."""
+    if mask is not None:
+        check_partner("mask", mask, values)
+        values = values * mask
+    return values.sum(dim=(1, 2, 3, 4), dtype=torch.float64)
+
+
+def check_positive(name: str, value: float) -> float:
+    """The value.
+
+    Raises:
+        OptionError: unless it is a positive number.
+    """
+    if not (math.isfinite(value) and value > 0):
+        raise OptionError(name, "positive", value)
+    return value

@@ -10,12 +10,13 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from scripts.core.fusion import fused
 from scripts.registration.backends import compiled
 from scripts.registration.errors import OptionError, ShapeError
+from scripts.registration.parts import Prior
 
 
 def diffusion_energy(z: Tensor) -> Tensor:
@@ -174,7 +175,7 @@ def fold_price(z: Tensor, factor: int = 2, smallest: float = 0.05) -> Tensor:
     return (smallest - determinant).clamp_min(0).square().sum(dim=(-3, -2, -1), dtype=torch.float64)
 
 
-class DiffusionPrior(nn.Module):
+class DiffusionPrior(Prior):
     """log p(z) = −weight · ½ Σ ‖∇z‖² (decision 9), up to a constant: neighbors move alike.
 
     Args:
@@ -184,6 +185,8 @@ class DiffusionPrior(nn.Module):
         OptionError: for a negative weight.
     """
 
+    kind = "diffusion"
+
     def __init__(self, weight: float = 1.0) -> None:
         super().__init__()
         self.weight = _weight("weight", weight)
@@ -192,8 +195,13 @@ class DiffusionPrior(nn.Module):
         """[*, 3, X, Y, Z] to [*], float64."""
         return -self.weight * diffusion_energy(z)
 
+    @property
+    def stiffness(self) -> float:
+        """See `Prior.stiffness`."""
+        return self.weight
 
-class BendingEnergyPrior(nn.Module):
+
+class BendingEnergyPrior(Prior):
     """log p(z) = −weight · ½ Σ ‖∇²z‖², up to a constant: affine motion is free.
 
     Args:
@@ -203,6 +211,8 @@ class BendingEnergyPrior(nn.Module):
         OptionError: for a negative weight.
     """
 
+    kind = "bending"
+
     def __init__(self, weight: float = 1.0) -> None:
         super().__init__()
         self.weight = _weight("weight", weight)
@@ -211,8 +221,13 @@ class BendingEnergyPrior(nn.Module):
         """[*, 3, X, Y, Z] to [*], float64."""
         return -self.weight * bending_energy(z)
 
+    @property
+    def stiffness(self) -> float:
+        """See `Prior.stiffness`."""
+        return self.weight
 
-class HyperelasticPrior(nn.Module):
+
+class HyperelasticPrior(Prior):
     """log p(z) = −(length · ½ Σ ‖∇z‖² + area · E_area + volume · E_volume), up to a constant: folds are expensive.
 
     On the field grid, where it costs an eighth of what it would on the image grid: the spline between the two only
@@ -228,6 +243,8 @@ class HyperelasticPrior(nn.Module):
         OptionError: for a negative weight.
     """
 
+    kind = "hyperelastic"
+
     def __init__(self, length: float = 1.0, area: float = 0.1, volume: float = 1.0, factor: int = 2) -> None:
         super().__init__()
         self.length, self.area = _weight("length", length), _weight("area", area)
@@ -238,8 +255,13 @@ class HyperelasticPrior(nn.Module):
         area, volume = hyperelastic_energies(z, self.factor)
         return -(self.length * diffusion_energy(z) + self.area * area + self.volume * volume)
 
+    @property
+    def stiffness(self) -> float:
+        """See `Prior.stiffness`."""
+        return self.length
 
-class FoldPrior(nn.Module):
+
+class FoldPrior(Prior):
     """log p(z) = −weight · Σ max(smallest − det ∇φ, 0)², up to a constant: all is free but folds, see `fold_price`.
 
     Args:
@@ -251,6 +273,8 @@ class FoldPrior(nn.Module):
         OptionError: for a negative weight.
     """
 
+    kind = "folds"
+
     def __init__(self, weight: float = 1000.0, smallest: float = 0.05, factor: int = 2) -> None:
         super().__init__()
         self.weight, self.smallest, self.factor = _weight("weight", weight), smallest, factor
@@ -258,6 +282,11 @@ class FoldPrior(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         """[*, 3, X, Y, Z] to [*], float64."""
         return -self.weight * fold_price(z, self.factor, self.smallest)
+
+    @property
+    def stiffness(self) -> float:
+        """None: everything but folds is free."""
+        return 0.0
 
 
 def _check(z: Tensor) -> None:

@@ -144,8 +144,8 @@ def _cubic(t: Tensor) -> Tensor:
 def on_work_grid(control_points: Tensor, factor: int, shape: tuple[int, ...]) -> Tensor:
     """The spline of control points on the field grid as one with control points on the work grid.
 
-    It takes the same values at all work voxels. Between them the two differ by 3 % of the field where its control
-    points are independent noise, and by far less where it is smooth.
+    It takes the same values at all work voxels, those at the border too. Between them the two differ by 3 % of the
+    field where its control points are independent noise, and by far less where it is smooth.
 
     Args:
         control_points: shape [3, x, y, z].
@@ -156,5 +156,7 @@ def on_work_grid(control_points: Tensor, factor: int, shape: tuple[int, ...]) ->
         shape [3, X, Y, Z].
     """
     values = upsample(control_points[None], factor, shape)[0]
-    filtered = [torch.from_numpy(spline_filter(part.double().cpu().numpy(), order=3)) for part in values]
+    parts = [part.double().cpu().numpy() for part in values]
+    # Of SciPy's ways to go on beyond the border, "reflect" puts the last control point there again, as our spline does.
+    filtered = [torch.from_numpy(spline_filter(part, order=3, mode="reflect")) for part in parts]
     return torch.stack(filtered).to(control_points)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from scripts.core.described import Described, make
 from scripts.registration.errors import ShapeError, check_volume
 from scripts.registration.label_overlap import OverlapLikelihood
 from scripts.registration.local_correlation import NCCLikelihood
 from scripts.registration.one_pass import OnePass, serves
+from scripts.registration.parts import Likelihood, Prior, Transform
 from scripts.registration.prior import DiffusionPrior
 from scripts.registration.transform import DisplacementTransform
 from scripts.registration.warp import warp
@@ -19,6 +21,12 @@ from scripts.registration.warp import warp
 ON_IMAGE_GRID = 2
 """Fields that are on the image grid at a time, on a CPU and without gradients: buffers of two images are used again and
 again, those of 32 come anew from the system each time, which took a third of the whole time."""
+
+
+PARTS: dict[str, type[Described]] = {
+    "likelihood": Likelihood, "prior": Prior, "mean_prior": Prior, "transform": Transform, "overlap": OverlapLikelihood,
+}  # fmt: skip
+"""What a posterior is made of, by the names of `Target`'s arguments."""
 
 
 class Pair(NamedTuple):
@@ -41,7 +49,7 @@ class Target(nn.Module):
     """log p(I_f | I_m ∘ Z) + log p(Z), up to a constant: the numerator of the importance weights.
 
     Args:
-        likelihood: `NCCLikelihood` (the paper's, decision 8) or `MSELikelihood`.
+        likelihood: of the images: `NCCLikelihood` (the paper's, decision 8) or another.
         prior: of the sampled field, on the field grid (decision 9).
         mean_prior: additional prior of the proposal's mean. It is the same for all samples of a pair and cancels in
             the weights; None for none.
@@ -51,10 +59,10 @@ class Target(nn.Module):
 
     def __init__(
         self,
-        likelihood: nn.Module | None = None,
-        prior: nn.Module | None = None,
-        mean_prior: nn.Module | None = None,
-        transform: nn.Module | None = None,
+        likelihood: Likelihood | None = None,
+        prior: Prior | None = None,
+        mean_prior: Prior | None = None,
+        transform: Transform | None = None,
         overlap: OverlapLikelihood | None = None,
     ) -> None:
         super().__init__()
@@ -63,6 +71,15 @@ class Target(nn.Module):
         self.mean_prior = mean_prior
         self.transform = transform if transform is not None else DisplacementTransform()
         self.overlap = overlap
+
+    def settings(self) -> dict[str, Any]:
+        """What :func:`make_target` needs, as plain data.
+
+        Raises:
+            DataError: for a part that cannot be stored.
+        """
+        parts: dict[str, Described | None] = {name: getattr(self, name) for name in PARTS}
+        return {name: None if part is None else part.settings() for name, part in parts.items()}
 
     def prepare(
         self,
@@ -101,7 +118,7 @@ class Target(nn.Module):
         seeds = range(moving.shape[0]) if seeds is None else seeds
         for b in range(moving.shape[0]):
             part = slice(b, b + 1)
-            fixed_part = self.likelihood.precompute(fixed[part])  # type: ignore[operator]
+            fixed_part = self.likelihood.precompute(fixed[part])
             pair = Pair(moving[part], fixed_part, None if mask is None else mask[part], arranged=[])
             if self.overlap is not None and moving_label is not None and fixed_label is not None:
                 maps = (moving_label[part].as_subclass(Tensor), fixed_label[part].as_subclass(Tensor))
@@ -158,3 +175,13 @@ class Target(nn.Module):
         if self.mean_prior is None:
             return mean.new_zeros(mean.shape[0], dtype=torch.float64)
         return self.mean_prior(mean)
+
+
+def make_target(settings: Mapping[str, Mapping[str, Any] | None]) -> Target:
+    """The posterior of these settings, see `Target.settings`.
+
+    Raises:
+        DataError: for parts that are not known here.
+    """
+    made = {name: make(settings[name] or {}, part) for name, part in PARTS.items() if settings.get(name)}
+    return Target(**made)  # type: ignore[arg-type]

@@ -4,105 +4,67 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar
 
 import torch
 from monai.networks.blocks import DVF2DDF
-from torch import Tensor, nn
+from torch import Tensor
 
 from scripts.registration.errors import OptionError, check_volume
-from scripts.registration.spline import upsample
+from scripts.registration.parts import Transform
 
 
-class DisplacementTransform(nn.Module):
+class DisplacementTransform(Transform):
     """The sampled field is the displacement, brought to the image grid by a cubic B-spline (decision 7).
 
     Args:
         factor: image voxels along the edge of a field voxel.
     """
 
+    kind = "displacement"
+    linear: ClassVar[bool] = True
+
     def __init__(self, factor: int = 2) -> None:
         super().__init__()
         self.factor = factor
 
-    def forward(self, z: Tensor, shape: Sequence[int] | None = None) -> Tensor:
-        """Displacements in image voxels.
-
-        Args:
-            z: fields on the field grid, in image voxels, shape [N, 3, x, y, z].
-            shape: the image grid (X, Y, Z), see :func:`~scripts.registration.spline.upsample`.
-
-        Returns:
-            ddf, shape [N, 3, X, Y, Z].
-
-        Raises:
-            ShapeError: for another shape.
-        """
-        return upsample(self.control_points(z), self.factor, shape)
-
     def control_points(self, z: Tensor) -> Tensor:
-        """Control points of the spline that the displacement is, in image voxels: z itself, [N, 3, x, y, z]."""
+        """z itself, [N, 3, x, y, z]."""
         check_volume("z", z, 3)
         return z
 
 
-class VelocityTransform(nn.Module):
+class VelocityTransform(Transform):
     """The sampled field is a stationary velocity; its flow over unit time is a map without folds, and has an inverse.
 
-    Integrated by scaling and squaring with MONAI's `DVF2DDF`.
+    Integrated by scaling and squaring with MONAI's `DVF2DDF`, on the field grid: velocities that would fold 6 % of the
+    voxels as displacements do not fold, in a fifth to an eighth of the time that it takes on the image grid. Maps that
+    are inverse to each other no longer quite are after both have gone through the spline (0.3 voxels in that case).
 
     Args:
         factor: image voxels along the edge of a field voxel.
         steps: squarings; the first step is the velocity divided by 2^steps.
-        grid: where to integrate. On the `field` grid, the flow goes through the spline; on the `image` grid, the
-            velocity does. Neither folds for velocities that would fold 6 % of the voxels as displacements; beyond
-            that, the field grid folds less, and it takes a fifth to an eighth of the time. The image grid's inverse is
-            three times as exact (0.1 voxels left over instead of 0.3 in that case): maps that are inverse to each other
-            no longer are so after both have gone through the spline.
 
     Raises:
-        OptionError: for steps below 1 or another grid.
+        OptionError: for steps below 1.
     """
 
-    def __init__(self, factor: int = 2, steps: int = 7, grid: Literal["field", "image"] = "field") -> None:
+    kind = "velocity"
+    folds: ClassVar[bool] = False
+
+    def __init__(self, factor: int = 2, steps: int = 7) -> None:
         super().__init__()
         if steps < 1:
             raise OptionError("steps", "at least 1", steps)
-        if grid not in ("field", "image"):
-            raise OptionError("grid", "'field' or 'image'", grid)
-        self.factor, self.steps, self.grid = factor, steps, grid
+        self.factor, self.steps = factor, steps
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*native grid_sample.*")  # it is what we want
             # Beyond the border the velocity goes on: stopping it there (MONAI's default) tears the map.
             self._integrate = DVF2DDF(num_steps=steps, padding_mode="border")
 
-    def forward(self, z: Tensor, shape: Sequence[int] | None = None) -> Tensor:
-        """Displacements of the flow, in image voxels.
-
-        Args:
-            z: velocities on the field grid, in image voxels per unit of time, shape [N, 3, x, y, z].
-            shape: the image grid (X, Y, Z), see :func:`~scripts.registration.spline.upsample`.
-
-        Returns:
-            ddf, shape [N, 3, X, Y, Z].
-
-        Raises:
-            ShapeError: for another shape.
-        """
-        check_volume("z", z, 3)
-        if self.grid == "image":
-            return self._flow(upsample(z, self.factor, shape))
-        return upsample(self.control_points(z), self.factor, shape)
-
     def control_points(self, z: Tensor) -> Tensor:
-        """Control points of the spline that the displacement is, in image voxels, [N, 3, x, y, z].
-
-        Raises:
-            OptionError: when the velocity is integrated on the image grid, so that the displacement is no such spline.
-        """
+        """Control points of the spline that the displacement is, in image voxels, [N, 3, x, y, z]."""
         check_volume("z", z, 3)
-        if self.grid == "image":
-            raise OptionError("grid", "'field', for displacements on other grids than the image's", self.grid)
         # A displacement of d image voxels is one of d/factor field voxels.
         return self._flow(z / self.factor) * self.factor
 

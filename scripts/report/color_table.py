@@ -15,10 +15,6 @@ def write_color_table(volumes: Sequence[StructureVolume], path: Path) -> None:
     """Write a color table (`.ctbl`): a line `number name red green blue opacity` for each label.
 
     Slicer splits the lines at blanks and shows underscores in names as blanks. The background is transparent.
-
-    Args:
-        volumes: the structures, with their labels and names.
-        path: of the file.
     """
     colors = label_colors(volumes)
     lines = [f"# Color table file {path.name}", f"# {len(volumes) + 1} values", "0 Background 0 0 0 0"]

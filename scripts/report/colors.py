@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
-from matplotlib.colors import Colormap, LinearSegmentedColormap
+from matplotlib.colors import Colormap, LinearSegmentedColormap, to_hex, to_rgb
 
 from scripts.core.seg35 import SEG35
 from scripts.posterior.result import StructureVolume
@@ -19,23 +19,14 @@ COLD_HOT = LinearSegmentedColormap.from_list(
 )
 
 
-@dataclass(frozen=True)
-class Scale:
-    """How the values of an overlay become colors.
-
-    Attributes:
-        colormap: matplotlib's.
-        low: value of its first color.
-        high: value of its last color.
-        faint: opacity where nothing is to be seen: at `low`, or at the middle of a diverging scale.
-        strong: opacity at the far end.
-    """
+class Scale(NamedTuple):
+    """How the values of an overlay become colors."""
 
     colormap: Colormap
-    low: float
-    high: float
-    faint: float
-    strong: float
+    low: float  # value of its first color
+    high: float  # value of its last color
+    faint: float  # opacity where nothing is to be seen: at `low`, or at the middle of a diverging scale
+    strong: float  # opacity at the far end
 
     @property
     def diverging(self) -> bool:
@@ -55,15 +46,15 @@ class Scale:
         position = np.clip((np.nan_to_num(values) - self.low) / (self.high - self.low), 0.0, 1.0)
         return self.table()[np.round(255 * position).astype(int)] / 255.0
 
-    def gradient(self, steps: int = 17) -> str:
+    def gradient(self) -> str:
         """The scale as CSS, for a color bar; a diverging one as it looks over black."""
-        colors = self.table()[np.linspace(0, 255, steps).round().astype(int)] / 255.0
+        colors = self.table()[np.linspace(0, 255, 17).round().astype(int)] / 255.0
         shown = colors[:, :3] * (colors[:, 3:] if self.diverging else 1.0)
-        return f"linear-gradient(90deg, {', '.join(matplotlib.colors.to_hex(color) for color in shown)})"
+        return f"linear-gradient(90deg, {', '.join(to_hex(color) for color in shown)})"
 
 
-def difference_scale(limit: float = 0.6) -> Scale:
-    """For differences of intensities, in shares of the range; nothing where there is none."""
+def signed_scale(limit: float) -> Scale:
+    """For differences of intensities, in shares of the range, and log-Jacobians; nothing where there is none."""
     return Scale(COLD_HOT, -limit, limit, 0.0, 1.0)
 
 
@@ -77,34 +68,17 @@ def entropy_scale(high: float) -> Scale:
     return Scale(matplotlib.colormaps["viridis"], 0.0, nice_ceiling(high), 0.0, 0.95)
 
 
-def jacobian_scale(limit: float) -> Scale:
-    """For log-Jacobians: 0 keeps the volume."""
-    limit = nice_ceiling(limit)
-    return Scale(COLD_HOT, -limit, limit, 0.0, 1.0)
-
-
 def nice_ceiling(value: float) -> float:
-    """The next of 1, 1.5, 2, 3, 4, 5, 6, 8 times a power of ten, so that a color bar ends at a round number.
-
-    Example:
-        >>> nice_ceiling(2.3), nice_ceiling(0.011), nice_ceiling(0.0)
-        (3.0, 0.015, 1.0)
-    """
-    if not math.isfinite(value) or value <= 0:
+    """The next of 1, 1.5, 2, 3, 4, 5, 6, 8 times a power of ten, so that a color bar ends at a round number."""
+    if not (math.isfinite(value) and value > 0):
         return 1.0
-    power = math.floor(math.log10(value))
-    for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10):
-        if value <= step * 10.0**power * (1 + 1e-9):
-            return float(f"{step * 10.0**power:.6g}")
-    return 10.0 ** (power + 1)
+    power = 10.0 ** math.floor(math.log10(value))
+    ceiling = next(step * power for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if value <= step * power * (1 + 1e-9))
+    return float(f"{ceiling:.6g}")
 
 
-def label_colors(volumes: Sequence[StructureVolume]) -> dict[int, tuple[int, int, int]]:
+def label_colors(volumes: Sequence[StructureVolume]) -> dict[int, tuple[int, ...]]:
     """A color for each label: FreeSurfer's where the structure's name is one of its own, else one of a cycle."""
     known = {label.name: label.color for label in SEG35.values()}
-    cycle = [tuple(round(255 * part) for part in color) for color in matplotlib.colormaps["tab20"].colors]  # type: ignore[attr-defined]
-    colors = {}
-    for i, volume in enumerate(volumes):
-        red, green, blue = known.get(volume.name, cycle[i % len(cycle)])
-        colors[volume.label] = (red, green, blue)
-    return colors
+    cycle = [tuple(round(255 * part) for part in to_rgb(color)) for color in matplotlib.color_sequences["tab20"]]
+    return {volume.label: known.get(volume.name, cycle[i % len(cycle)]) for i, volume in enumerate(volumes)}

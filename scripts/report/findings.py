@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.ndimage import gaussian_filter
+from scipy.ndimage import center_of_mass, gaussian_filter
 
 from scripts.core.grid import Grid
 from scripts.posterior.result import LabelResult, Mode, RegistrationResult
-from scripts.report.names import direction, plain_name
+from scripts.report.names import direction, plain_names
 
 CERTAIN = 0.95
 """A label with at least this probability counts as certain."""
@@ -26,10 +26,15 @@ _SMOOTHING = 3.0
 class Place:
     """A voxel of interest: array index, RAS mm, a name for people, and the value there."""
 
-    index: tuple[int, int, int]
-    world: tuple[float, float, float]
+    index: tuple[int, ...]
+    world: tuple[float, ...]
     name: str
     value: float
+
+    @property
+    def coordinates(self) -> str:
+        """Where it lies, in whole millimeters."""
+        return f"({', '.join(f'{round(value):d}' for value in self.world)}) mm RAS".replace("-", "−")
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class Region:
 class Findings:
     """What the arrays of a result say, as numbers; None where there is nothing to measure."""
 
-    center: tuple[int, int, int]  # index of the brain's center of mass
+    center: tuple[int, ...]  # index of the brain's center of mass
     std_median: float | None  # mm, in the brain
     std_high: float | None  # mm, 95 % of the brain lie below
     most_uncertain: Place | None
@@ -57,95 +62,74 @@ class Findings:
 
 def find(result: RegistrationResult) -> Findings:
     """Measure a result once, for the words and for the choice of the slices."""
-    brain = np.asarray(result.brain, dtype=bool)
-    brain = brain if brain.any() else np.ones(result.grid.shape, dtype=bool)
-    std = np.nan_to_num(np.asarray(result.std, dtype=np.float32))
-    inside = std[brain]
-    spread = bool(inside.max() > 0)
-    median, high = (float(value) for value in np.percentile(inside, [50, 95]))
-    folds = np.where(brain, np.nan_to_num(np.asarray(result.fold_probability, dtype=np.float32)), 0)
+    brain = brain_of(result)
+    std = np.nan_to_num(result.std)
+    median, high = (float(value) for value in np.percentile(std[brain], [50, 95]))
+    spread = bool(std[brain].max() > 0)
+    folds = np.where(brain, np.nan_to_num(result.fold_probability), 0)
     difference = mode_difference(result.modes)
     seen = in_view(brain)
     return Findings(
-        center=_center(brain),
+        center=tuple(round(float(middle)) for middle in center_of_mass(brain)),
         std_median=median if spread else None,
         std_high=high if spread else None,
         most_uncertain=_highest(std, seen, result) if spread else None,
-        regions=rank_regions(result, brain) if spread else (),
+        regions=_least_certain_regions(result) if spread else (),
         likely_folds=int(np.count_nonzero(folds > 0.5)),
-        fold_place=_highest(folds, folds > 0, result) if bool((folds > 0).any()) else None,
+        fold_place=_highest(folds, folds > 0, result) if folds.any() else None,
         uncertain_labels=_uncertain_share(result.labels),
         mode_place=_highest(difference, seen, result) if difference is not None else None,
     )
+
+
+def brain_of(result: RegistrationResult) -> np.ndarray:
+    """Where the fixed image has a brain, bool [X, Y, Z]; everywhere if none was found."""
+    return result.brain if result.brain.any() else np.ones_like(result.brain)
 
 
 def in_view(brain: np.ndarray) -> np.ndarray:
     """The brain without its ends: each slice through a place cuts at least a third of the largest one's area there.
 
     At the ends, where there is little image to go by, uncertainty is often largest, and a picture shows nothing.
-
-    Args:
-        brain: bool [X, Y, Z], not empty.
-
-    Returns:
-        bool [X, Y, Z], not empty.
+    Both are bool [X, Y, Z] and not empty.
     """
     kept = brain.copy()
-    for axis in range(3):
-        areas = brain.sum(axis=tuple(other for other in range(3) if other != axis))
-        kept &= np.expand_dims(areas >= areas.max() / 3, [other for other in range(3) if other != axis])
+    for others in ((1, 2), (0, 2), (0, 1)):
+        areas = brain.sum(axis=others, keepdims=True)
+        kept &= areas >= areas.max() / 3
     return kept if kept.any() else brain
-
-
-def mode_distances(modes: Sequence[Mode]) -> list[np.ndarray]:
-    """How far each mode's displacement lies from the weighted mean of all, [X, Y, Z] in mm; one after the other."""
-    total = sum(mode.weight for mode in modes) or 1.0
-    mean = sum(np.float32(mode.weight / total) * mode.displacement for mode in modes)
-    return [np.linalg.norm(mode.displacement - mean, axis=0) for mode in modes]
 
 
 def mode_difference(modes: Sequence[Mode]) -> np.ndarray | None:
     """How far the modes lie apart, [X, Y, Z] in mm: the weighted spread of their displacements about the mean."""
     if len(modes) < 2:
         return None
-    total = sum(mode.weight for mode in modes) or 1.0
-    squares = [mode.weight / total * np.square(away) for mode, away in zip(modes, mode_distances(modes), strict=True)]
+    mean = sum(np.float32(mode.weight) * mode.displacement for mode in modes)
+    squares = [mode.weight * np.square(np.linalg.norm(mode.displacement - mean, axis=0)) for mode in modes]
     return np.sqrt(np.sum(squares, axis=0)).astype(np.float32)
 
 
-def rank_regions(result: RegistrationResult, brain: np.ndarray, count: int = 3) -> tuple[Region, ...]:
-    """The structures with the largest mean uncertainty; without labels, the parts of the brain by direction.
-
-    Args:
-        result: of the registration.
-        brain: where to measure, bool [X, Y, Z].
-        count: how many to return.
-    """
+def _least_certain_regions(result: RegistrationResult) -> tuple[Region, ...]:
+    """The three structures with the largest mean uncertainty; without labels, the parts of the brain by direction."""
+    std = np.nan_to_num(result.std.astype(np.float64))
     if result.labels is not None and result.labels.volumes:
-        regions = _structures(result.labels, result.std, result.grid.voxel_volume)
+        regions = _structures(result.labels, std, result.grid.voxel_volume)
     else:
-        regions = _directions(result.std, brain, result.grid)
-    return tuple(sorted(regions, key=lambda region: -region.std)[:count])
+        regions = _parts(brain_of(result), std, result.grid)
+    return tuple(sorted(regions, key=lambda region: -region.std)[:3])
 
 
 def _structures(labels: LabelResult, std: np.ndarray, voxel_volume: float) -> list[Region]:
-    names = {volume.label: plain_name(volume.name) for volume in labels.volumes}
-    flat = np.asarray(labels.label).ravel()
-    length = max(names, default=0) + 1
-    voxels = np.bincount(flat, minlength=length)
-    sums = np.bincount(flat, weights=np.nan_to_num(np.asarray(std, dtype=np.float64)).ravel(), minlength=length)
-    return [
-        Region(name, float(sums[number] / voxels[number]))
-        for number, name in sorted(names.items())
-        if number != 0 and voxels[number] * voxel_volume >= _SMALLEST
-    ]
+    names = plain_names(labels.volumes)
+    voxels = np.bincount(labels.label.ravel(), minlength=max(names) + 1)
+    sums = np.bincount(labels.label.ravel(), weights=std.ravel())
+    large = (number for number in sorted(names) if number != 0 and voxels[number] * voxel_volume >= _SMALLEST)
+    return [Region(names[number], float(sums[number] / voxels[number])) for number in large]
 
 
-def _directions(std: np.ndarray, brain: np.ndarray, grid: Grid) -> list[Region]:
+def _parts(brain: np.ndarray, std: np.ndarray, grid: Grid) -> list[Region]:
     """The brain in 27 blocks, three along each RAS axis, as far as each holds a hundredth of it."""
-    index = np.argwhere(brain)
-    world = grid.to_world(index)
-    values = np.nan_to_num(np.asarray(std, dtype=np.float64))[brain]
+    world, values = grid.to_world(np.argwhere(brain)), std[brain]
     center, half = _extent(world)
     blocks = np.digitize((world - center) / half, (-1 / 3, 1 / 3))  # (N, 3), each 0, 1 or 2
     codes = blocks @ np.array([9, 3, 1])
@@ -154,38 +138,33 @@ def _directions(std: np.ndarray, brain: np.ndarray, grid: Grid) -> list[Region]:
         chosen = codes == code
         if chosen.mean() >= 0.01:
             middle = (blocks[chosen][0] - 1) * (2 / 3)
-            name = direction((float(middle[0]), float(middle[1]), float(middle[2]))) + " part of the brain"
-            regions.append(Region(name, float(values[chosen].mean())))
+            regions.append(Region(_part_name(middle), float(values[chosen].mean())))
     return regions
 
 
 def _highest(values: np.ndarray, mask: np.ndarray, result: RegistrationResult) -> Place:
     """The maximum in the mask after a little smoothing inside of it, as a place with a name."""
-    grid = result.grid
-    sigma = _SMOOTHING / grid.spacing
+    sigma = _SMOOTHING / result.grid.spacing
     weight = gaussian_filter(mask.astype(np.float32), sigma)
     smooth = gaussian_filter(np.where(mask, values, 0).astype(np.float32), sigma) / np.maximum(weight, 1e-6)
-    x, y, z = (int(i) for i in np.unravel_index(int(np.where(mask, smooth, -np.inf).argmax()), mask.shape))
-    world = grid.to_world(np.array([[x, y, z]]))[0]
-    return Place(
-        (x, y, z),
-        (float(world[0]), float(world[1]), float(world[2])),
-        _place_name((x, y, z), world, result),
-        float(values[x, y, z]),
-    )
+    highest = np.where(mask, smooth, -np.inf).argmax()
+    index = tuple(int(i) for i in np.unravel_index(highest, mask.shape))
+    world = result.grid.to_world(np.array([index]))[0]
+    return Place(index, tuple(world.tolist()), _place_name(index, world, result), float(values[index]))
 
 
-def _place_name(index: tuple[int, int, int], world: np.ndarray, result: RegistrationResult) -> str:
+def _place_name(index: tuple[int, ...], world: np.ndarray, result: RegistrationResult) -> str:
     """The structure at a place, else the direction from the brain's middle."""
     if result.labels is not None:
-        number = int(result.labels.label[index])
-        for volume in result.labels.volumes:
-            if volume.label == number:
-                return plain_name(volume.name)
-    brain = np.asarray(result.brain, dtype=bool)
-    center, half = _extent(result.grid.to_world(np.argwhere(brain if brain.any() else np.ones_like(brain))))
-    x, y, z = (float(value) for value in (world - center) / half)
-    return direction((x, y, z)) + " part of the brain"
+        name = plain_names(result.labels.volumes).get(int(result.labels.label[index]))
+        if name is not None:
+            return name
+    center, half = _extent(result.grid.to_world(np.argwhere(brain_of(result))))
+    return _part_name((world - center) / half)
+
+
+def _part_name(offset: np.ndarray) -> str:
+    return f"{direction(offset.tolist())} part of the brain"
 
 
 def _extent(world: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -194,17 +173,8 @@ def _extent(world: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return (low + high) / 2, np.maximum((high - low) / 2, 1e-3)
 
 
-def _center(mask: np.ndarray) -> tuple[int, int, int]:
-    """Center of mass of a mask, by its sums along the axes: no list of all voxels."""
-    center = []
-    for axis in range(3):
-        counts = mask.sum(axis=tuple(other for other in range(3) if other != axis))
-        center.append(round(float(np.average(np.arange(mask.shape[axis]), weights=counts))))
-    return center[0], center[1], center[2]
-
-
 def _uncertain_share(labels: LabelResult | None) -> float | None:
     if labels is None:
         return None
-    labeled = np.asarray(labels.label) != 0
-    return float(np.mean(np.asarray(labels.probability)[labeled] < CERTAIN)) if labeled.any() else None
+    labeled = labels.label != 0
+    return float(np.mean(labels.probability[labeled] < CERTAIN)) if labeled.any() else None

@@ -1,32 +1,22 @@
-"""The report's pictures of a result: slices through chosen places, and the modes side by side."""
+"""The report's pictures of a result: slices through chosen places, the modes side by side, the interactive view."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from scripts.posterior.result import RegistrationResult
-from scripts.report.colors import (
-    Scale,
-    difference_scale,
-    entropy_scale,
-    jacobian_scale,
-    label_colors,
-    nice_ceiling,
-    uncertainty_scale,
-)
+from scripts.report.colors import Scale, entropy_scale, label_colors, nice_ceiling, signed_scale, uncertainty_scale
 from scripts.report.display import Coarse, Frame, crop_box, intensity_window, to_unit
-from scripts.report.findings import CERTAIN, Findings
+from scripts.report.findings import CERTAIN, Findings, brain_of
 from scripts.report.names import number, percent
 from scripts.report.tiles import Painter, Tile
-from scripts.report.viewer import gray_volume, label_volume, overlay_volume, view_data
+from scripts.report.viewer import gray_volume, label_volume, overlay_volume
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """Three planes of one kind of picture, with its color bar if it has one."""
 
     title: str
@@ -34,8 +24,7 @@ class Column:
     bar: dict[str, str] | None = None
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """Pictures of one place."""
 
     title: str
@@ -44,36 +33,31 @@ class Row:
 
 
 class Pictures:
-    """A result reoriented to RAS, its intensities in 0..1, and what is drawn from it.
-
-    Args:
-        result: of the registration.
-        findings: places of interest.
-    """
+    """A result reoriented to RAS, its intensities in 0..1, and what is drawn from it."""
 
     def __init__(self, result: RegistrationResult, findings: Findings) -> None:
         self.result, self.findings = result, findings
         self.frame = Frame(result.grid)
-        brain = np.asarray(result.brain, dtype=bool)
-        self.brain = self.frame.show(brain if brain.any() else np.ones(result.grid.shape, dtype=bool))
+        self.brain = self.frame.show(brain_of(result))
         fixed, moving, warped = (self.frame.show(volume) for volume in (result.fixed, result.moving, result.warped))
         self.fixed = to_unit(fixed, intensity_window(fixed, self.brain))
-        # One window for both, or the difference before and after could not be compared.
-        window = intensity_window(warped, self.brain)
-        self.moving, self.warped = to_unit(moving, window), to_unit(warped, window)
+        # One window for all that moves, or the differences before and after could not be compared.
+        self.window = intensity_window(warped, self.brain)
+        self.moving, self.warped = to_unit(moving, self.window), to_unit(warped, self.window)
         self.std = np.nan_to_num(self.frame.show(result.std))
-        self.painter = Painter(self.frame.grid.spacing, crop_box(self.brain, self.frame.grid.spacing))
-        self.difference = difference_scale()
+        self.box = crop_box(self.brain, self.frame.grid.spacing)
+        self.difference = signed_scale(0.6)
         self.uncertainty = uncertainty_scale(float(np.percentile(self.std[self.brain], 99.5)))
 
     def slices(self) -> list[Row]:
         """Through the middle of the brain and through its most uncertain place."""
-        rows = [self._place("Through the middle of the brain", "", self.findings.center, mark=False)]
+        middle = self._columns(self._painter(self.findings.center, mark=False))
+        rows = [Row("Through the middle of the brain", "", middle)]
         place = self.findings.most_uncertain
         if place is not None:
-            x, y, z = (f"{round(value):d}".replace("-", "−") for value in place.world)
-            note = f"{place.name}, ({x}, {y}, {z}) mm RAS: standard deviation {number(place.value, 2)} mm"
-            rows.append(self._place("Through the most uncertain place", note, place.index, mark=True))
+            note = f"{place.name}, {place.coordinates}: standard deviation {number(place.value, 2)} mm"
+            columns = self._columns(self._painter(place.index, mark=True))
+            rows.append(Row("Through the most uncertain place", note, columns))
         return rows
 
     def modes(self) -> Row | None:
@@ -84,21 +68,19 @@ class Pictures:
         modes, place = self.result.modes, self.findings.mode_place
         if place is None:
             return None
-        window = intensity_window(self.frame.show(self.result.warped), self.brain)
-        images = [to_unit(self.frame.show(mode.warped), window) for mode in modes]
+        images = [to_unit(self.frame.show(mode.warped), self.window) for mode in modes]
         differences = [image - self.warped for image in images]
         largest = max(np.percentile(np.abs(difference[self.brain]), 99.5) for difference in differences)
-        scale = difference_scale(nice_ceiling(float(largest)))
-        index = self._shown(place.index)
+        scale = signed_scale(nice_ceiling(float(largest)))
+        painter = self._painter(place.index, mark=True)
         columns = []
         for i, (mode, image, difference) in enumerate(zip(modes, images, differences, strict=True)):
             title = f"Mode {i + 1} · {percent(mode.weight)}"
-            tiles = self.painter.row(image, index, title, overlay=difference, scale=scale, mask=self.brain, mark=True)
-            columns.append(Column(title, tiles, color_bar(scale, "")))
+            columns.append(Column(title, painter.image(title, image, difference, scale, self.brain), color_bar(scale)))
         return Row("Where the modes differ", place.name, columns)
 
     def view(self) -> tuple[dict[str, Any], Coarse]:
-        """The volumes of the interactive view, and the grid they were brought to."""
+        """All that the page's script needs for the interactive view, and the grid that its volumes were brought to."""
         coarse = Coarse.of(self.frame.grid)
         grid, brain = coarse.grid, coarse.nearest(self.brain.astype(np.uint8)) > 0
         brain = brain if brain.any() else np.ones_like(brain)  # a brain of a few voxels may fall between
@@ -109,7 +91,7 @@ class Pictures:
             "moving": gray_volume("Moving, before", moving, grid),
         }
         jacobian = coarse.mean(np.nan_to_num(self.frame.show(self.result.log_jacobian)))
-        stretch = jacobian_scale(float(np.percentile(np.abs(jacobian[brain]), 99)))
+        stretch = signed_scale(nice_ceiling(float(np.percentile(np.abs(jacobian[brain]), 99))))
         overlays = {
             "uncertainty": overlay_volume("Uncertainty", coarse.mean(self.std), grid, self.uncertainty, "mm", brain),
             "after": overlay_volume("Difference after", warped - fixed, grid, self.difference, ""),
@@ -118,57 +100,49 @@ class Pictures:
         }
         labels = self.result.labels
         if labels is not None:
+            label = coarse.nearest(self.frame.show(labels.label))
             entropy = coarse.mean(np.nan_to_num(self.frame.show(labels.entropy)))
             scale = entropy_scale(float(entropy.max()))
-            overlays["labels"] = label_volume(
-                "Labels", coarse.nearest(self.frame.show(labels.label)), grid, labels.volumes
-            )
+            overlays["labels"] = label_volume("Labels", label, grid, labels.volumes)
             overlays["entropy"] = overlay_volume("Label entropy", entropy, grid, scale, "nats")
-        world = self.result.grid.to_world
         peak = self.findings.most_uncertain
-        start = world(np.array([self.findings.center]))[0]
-        return view_data(backgrounds, overlays, grid, start, None if peak is None else np.array(peak.world)), coarse
+        view = {
+            "backgrounds": backgrounds,  # the first two can be blinked
+            "overlays": overlays,
+            "shape": grid.shape,
+            "start": self.result.grid.to_world(np.array(self.findings.center)).tolist(),  # RAS mm where it opens
+            "peak": None if peak is None else peak.world,
+        }
+        return view, coarse
 
-    def _place(self, title: str, note: str, index: Sequence[int], mark: bool) -> Row:
-        shown, painter = self._shown(index), self.painter
+    def _columns(self, painter: Painter) -> list[Column]:
+        bar = color_bar(self.difference)
+        before, after = self.moving - self.fixed, self.warped - self.fixed
         empty = np.zeros_like(self.fixed)
-        bar = color_bar(self.difference, "")
         columns = [
-            Column("Fixed", painter.row(self.fixed, shown, "Fixed", mark=mark)),
-            Column("Moving, warped", painter.row(self.warped, shown, "Moving image, warped", mark=mark)),
+            Column("Fixed", painter.image("Fixed", self.fixed)),
+            Column("Moving, warped", painter.image("Moving image, warped", self.warped)),
+            Column("Difference before", painter.image("Difference before", empty, before, self.difference), bar),
+            Column("Difference after", painter.image("Difference after", empty, after, self.difference), bar),
         ]
-        for name, image in (("before", self.moving), ("after", self.warped)):
-            text = f"Difference {name}"
-            difference = image - self.fixed
-            tiles = painter.row(empty, shown, text, overlay=difference, scale=self.difference, mark=mark)
-            columns.append(Column(text, tiles, bar))
-        tiles = painter.row(
-            self.fixed, shown, "Uncertainty", overlay=self.std, scale=self.uncertainty, mask=self.brain, mark=mark
-        )
+        tiles = painter.image("Uncertainty", self.fixed, self.std, self.uncertainty, self.brain)
         columns.append(Column("Uncertainty", tiles, color_bar(self.uncertainty, "mm")))
         labels = self.result.labels
         if labels is not None:
             label, probability = self.frame.show(labels.label), self.frame.show(labels.probability)
-            tiles = painter.labels(
-                self.fixed,
-                shown,
-                "Label boundaries",
-                label=label,
-                probability=probability,
-                certain=CERTAIN,
-                colors=label_colors(labels.volumes),
-                mark=mark,
-            )
+            colors = label_colors(labels.volumes)
+            tiles = painter.labels("Label boundaries", self.fixed, label, probability, colors)
             columns.append(Column("Label boundaries", tiles, {"band": f"probability below {percent(CERTAIN)}"}))
-        return Row(title, note, columns)
+        return columns
 
-    def _shown(self, index: Sequence[int]) -> list[int]:
-        """An index of the result's arrays as one of the shown arrays."""
+    def _painter(self, index: Sequence[int], mark: bool) -> Painter:
+        """For an index of the result's arrays."""
         world = self.result.grid.to_world(np.array([index]))
-        return [int(i) for i in np.round(self.frame.grid.to_indices(world)[0])]
+        shown = self.frame.grid.to_indices(world)[0].round().astype(int).tolist()
+        return Painter(self.frame.grid.spacing, self.box, shown, mark)
 
 
-def color_bar(scale: Scale, unit: str) -> dict[str, str]:
+def color_bar(scale: Scale, unit: str = "") -> dict[str, str]:
     """A color bar's CSS gradient and the texts at its ends."""
     low = number(scale.low, 2).replace("-", "−")
     high = ("+" if scale.diverging else "") + number(scale.high, 2)

@@ -1,22 +1,20 @@
-"""The report's figures as rows of text: key figures, volumes with their intervals, diagnostics, files."""
+"""The report's figures as rows of text: key figures, volumes with their intervals, diagnostics, times."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from scripts.posterior.result import StructureVolume
 from scripts.report.colors import nice_ceiling
 from scripts.report.findings import Findings
-from scripts.report.names import finite, number, percent, plain_name
-from scripts.report.words import tail_shape
+from scripts.report.names import figure, number, percent, plain_name, real
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(NamedTuple):
     """A key figure: what it is, its value, and a word about it."""
 
     label: str
@@ -24,8 +22,7 @@ class Figure:
     hint: str
 
 
-@dataclass(frozen=True)
-class VolumeRow:
+class VolumeRow(NamedTuple):
     """One structure of the table; positions on the chart are percent of its width, 50 is the mean."""
 
     name: str
@@ -42,29 +39,25 @@ class VolumeRow:
 def key_figures(diagnostics: Mapping[str, Any], findings: Findings) -> list[Figure]:
     """The figures that a reader wants first, as far as they are there."""
     figures = []
-
-    def change(name: str, label: str, hint: str) -> None:
-        before, after = finite(diagnostics.get(f"{name}_before")), finite(diagnostics.get(f"{name}_after"))
-        if after is not None:
-            start = "" if before is None else f"{before:.2f} → "
-            figures.append(Figure(label, f"{start}{after:.2f}", hint))
-
-    change("ncc", "Similarity (local NCC)", "before → after; 1 is perfect")
-    change("dice", "Label overlap (Dice)", "before → after; 1 is perfect")
+    for name, label in (("ncc", "Similarity (local NCC)"), ("dice", "Label overlap (Dice)")):
+        before, after = figure(diagnostics, f"{name}_before"), figure(diagnostics, f"{name}_after")
+        if not math.isnan(after):
+            start = "" if math.isnan(before) else f"{before:.2f} → "
+            figures.append(Figure(label, f"{start}{after:.2f}", "before → after; 1 is perfect"))
     if findings.std_median is not None:
         hint = f"half of the brain is below; {percent(0.95)} below {number(findings.std_high, 2)} mm"
         figures.append(Figure("Uncertainty", f"{number(findings.std_median, 2)} mm", hint))
     for key, what in (("fold_percent_mean", "of the mean map"), ("fold_percent", "mean over the samples")):
-        folds = finite(diagnostics.get(key))
-        if folds is not None:
+        folds = figure(diagnostics, key)
+        if not math.isnan(folds):
             figures.append(Figure("Folded voxels", percent(folds / 100), f"{what}; 0 is ideal"))
             break
-    ess, total = finite(diagnostics.get("ess")), finite(diagnostics.get("num_proposals"))
-    if ess is not None:
-        drawn = "" if total is None else f"of {total:,.0f} drawn; "
+    ess, total = figure(diagnostics, "ess"), figure(diagnostics, "num_proposals")
+    if not math.isnan(ess):
+        drawn = "" if math.isnan(total) else f"of {total:,.0f} drawn; "
         figures.append(Figure("Effective samples", number(ess, 2), f"{drawn}how many carry the result"))
-    khat = tail_shape(diagnostics)
-    if khat is not None:
+    khat = real(diagnostics.get("khat"))
+    if not math.isnan(khat):
         figures.append(Figure("Pareto k̂", number(khat, 2), "of the weights; above 0.7 is unreliable"))
     return figures
 
@@ -77,37 +70,37 @@ def volume_rows(volumes: Sequence[StructureVolume]) -> tuple[list[VolumeRow], fl
     spans = [0.05]
     for volume in volumes:
         if volume.mean > 0:
-            ends = [end for value in (volume.lower, volume.upper, volume.fixed) if (end := finite(value)) is not None]
-            spans.append(max((abs(end / volume.mean - 1) for end in ends), default=0.0))
+            ends = np.array([volume.lower, volume.upper, real(volume.fixed)])
+            spans.append(float(np.nanmax(np.abs(ends / volume.mean - 1))))
     # A few structures may run over the edge: they must not squeeze all others.
     limit = min(nice_ceiling(float(np.percentile(spans, 90))), 1.0)
 
     def position(value: float, mean: float) -> float:
-        share = (value / mean - 1) / limit if mean > 0 and finite(value) is not None else 0.0
+        share = (value / mean - 1) / limit if mean > 0 else 0.0
         return 50 + 50 * min(1.0, max(-1.0, share))
 
     rows = []
     for volume in volumes:
-        fixed = finite(volume.fixed)
+        fixed = real(volume.fixed)
         rows.append(
             VolumeRow(
                 name=plain_name(volume.name),
-                mean=_whole(volume.mean),
-                interval=f"{_whole(volume.lower)} – {_whole(volume.upper)}",
-                fixed=_whole(fixed),
-                dice="–" if finite(volume.dice) is None else f"{volume.dice:.3f}",
+                mean=_text(volume.mean),
+                interval=f"{_text(volume.lower)} – {_text(volume.upper)}",
+                fixed=_text(fixed),
+                dice=_text(volume.dice, ".3f"),
                 left=position(volume.lower, volume.mean),
                 right=position(volume.upper, volume.mean),
-                truth=None if fixed is None else position(fixed, volume.mean),
-                outside=fixed is not None and not volume.lower <= fixed <= volume.upper,
+                truth=None if math.isnan(fixed) else position(fixed, volume.mean),
+                outside=not (math.isnan(fixed) or volume.lower <= fixed <= volume.upper),
             )
         )
     return rows, limit
 
 
-def _whole(value: float | None) -> str:
-    """A volume without decimals, '–' where there is none."""
-    return "–" if finite(value) is None else f"{value:,.0f}"
+def _text(value: float | None, style: str = ",.0f") -> str:
+    """A volume without decimals, or another number in its own style; '–' where there is none."""
+    return "–" if math.isnan(real(value)) else f"{value:{style}}"
 
 
 _DIAGNOSTICS = (
@@ -143,23 +136,22 @@ _DIAGNOSTICS = (
     ("seed", "Seed", "the same seed gives the same result"),
     ("device", "Device", ""),
 )
-_SHARES = {"largest_weight"}
 _ELSEWHERE = {"seconds", "versions", "ess_share", "moving", "fixed", "modes_distinct"}
 
 
 def diagnostic_rows(diagnostics: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Name, value and explanation of every diagnostic that is there; unknown ones come last, under their own names."""
-    rows = []
-    for key, name, hint in _DIAGNOSTICS:
-        if diagnostics.get(key) is not None:
-            rows.append((name, _value(key, diagnostics[key]), hint))
     known = {key for key, _, _ in _DIAGNOSTICS} | _ELSEWHERE
-    rows += [
-        (key, _value(key, value), "")
+    others = [
+        (key, key, "")
         for key, value in diagnostics.items()
         if key not in known and isinstance(value, (str, int, float))
     ]
-    return rows
+    return [
+        (name, _value(key, diagnostics[key]), hint)
+        for key, name, hint in (*_DIAGNOSTICS, *others)
+        if diagnostics.get(key) is not None
+    ]
 
 
 def _value(key: str, value: Any) -> str:
@@ -167,52 +159,17 @@ def _value(key: str, value: Any) -> str:
         return str(value)
     if isinstance(value, (list, tuple)):
         return " × ".join(number(part, 3) for part in value)
-    if key in _SHARES:
+    if key == "largest_weight":
         return percent(value)
-    # A seed or a count is written as it is.
-    return f"{value:d}" if isinstance(value, int) and key == "seed" else number(value, 4)
+    # A seed is written as it is.
+    return str(value) if key == "seed" else number(value, 4)
 
 
 def time_rows(diagnostics: Mapping[str, Any]) -> list[tuple[str, float, str]]:
     """Name of a part of the work, its share of the whole in percent, and its seconds as text."""
-    seconds = diagnostics.get("seconds")
-    parts = {str(name): finite(value) for name, value in seconds.items()} if isinstance(seconds, Mapping) else {}
-    known = {name: value for name, value in parts.items() if value is not None}
+    seconds = diagnostics.get("seconds", {})
     # A total among the parts would count everything twice.
-    total = known.get("total") or sum(known.values()) or 1.0
+    total = seconds.get("total") or sum(seconds.values()) or 1.0
     return [
-        (name.replace("_", " "), min(100.0, 100 * value / total), f"{value:,.1f} s") for name, value in known.items()
-    ]
-
-
-def version_text(diagnostics: Mapping[str, Any]) -> str:
-    """Versions in one line."""
-    versions = diagnostics.get("versions")
-    pairs = versions.items() if isinstance(versions, Mapping) else ()
-    return " · ".join(f"{name} {version}" for name, version in pairs)
-
-
-def output_files(with_labels: bool, with_modes: bool) -> list[tuple[str, str]]:
-    """The files beside the report, and what each is for."""
-    files = [
-        ("warped.nii.gz", "the moving image in the fixed image's space"),
-        ("displacement.nii.gz", "mean displacement, ITK and ANTs convention (LPS, mm)"),
-        ("transform.h5", "the whole transform for ITK, with the alignment"),
-        ("inverse_displacement.nii.gz", "the way back, also as inverse_transform.h5"),
-        ("uncertainty_std.nii.gz", "standard deviation in mm: of the length, and along each axis"),
-        ("jacobian.nii.gz", "mean log-Jacobian, and the probability of a fold"),
-    ]
-    if with_labels:
-        files += [
-            ("labels.nii.gz", "most probable label"),
-            ("label_probability.nii.gz", "its probability"),
-            ("label_entropy.nii.gz", "how undecided the label is, in nats"),
-            ("volumes.csv", "volumes with their 95\u202f% credible intervals"),
-        ]
-    if with_modes:
-        files.append(("modes/", "each mode's transform and warped image"))
-    return [
-        *files,
-        ("posterior.pt", "everything needed to redraw each sample"),
-        ("diagnostics.json", "the figures of this page"),
+        (name.replace("_", " "), min(100.0, 100 * value / total), f"{value:,.1f} s") for name, value in seconds.items()
     ]

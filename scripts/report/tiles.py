@@ -5,134 +5,101 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.image import imsave
 from scipy.ndimage import zoom
 
 from scripts.report.colors import Scale
-from scripts.report.display import EDGES, PLANES, plane_sizes, plane_slice
+from scripts.report.display import PLANES, Box, Plane
+from scripts.report.findings import CERTAIN
 
 PIXELS_PER_MM = 2.0
 BAND = np.array([1.0, 0.76, 0.2])  # color of uncertain labels
 BAND_OPACITY = 0.45
 
 
-@dataclass(frozen=True)
-class Tile:
-    """A picture of one slice.
+class Tile(NamedTuple):
+    """A picture of one slice."""
 
-    Attributes:
-        source: `data:` address of the PNG.
-        width: in pixels.
-        height: in pixels.
-        edges: letters at its left, right, lower and upper edge.
-        text: what it shows, for those who cannot see it.
-        mark: where the crosshair is, in percent from the left and from the top, or None.
-    """
-
-    source: str
-    width: int
+    source: str  # `data:` address of the PNG
+    width: int  # in pixels
     height: int
-    edges: str
-    text: str
-    mark: tuple[float, float] | None
+    edges: str  # letters at its left, right, lower and upper edge
+    text: str  # what it shows, for those who cannot see it
+    mark: tuple[float, float] | None  # where the crosshair is, in percent from the left and from the top
 
 
 class Painter:
-    """Draws slices of RAS volumes of one grid, all cropped to the same box.
+    """Draws the three slices through a voxel, of RAS volumes [X, Y, Z] of one grid, all cropped to the same box.
+
+    In its methods, `text` says what is shown, and `gray` is an image in 0..1.
 
     Args:
         spacing: of the voxels in mm, (3,).
         box: the part that is shown.
+        index: of the voxel in the whole volume.
+        mark: whether to mark the voxel.
     """
 
-    def __init__(self, spacing: np.ndarray, box: tuple[slice, slice, slice]) -> None:
-        self.spacing, self.box = spacing, box
+    def __init__(self, spacing: np.ndarray, box: Box, index: Sequence[int], mark: bool) -> None:
+        self.spacing, self.box, self.index, self.mark = spacing, box, index, mark
 
-    def row(
+    def image(
         self,
-        gray: np.ndarray,
-        index: Sequence[int],
         text: str,
-        *,
+        gray: np.ndarray,
         overlay: np.ndarray | None = None,
         scale: Scale | None = None,
         mask: np.ndarray | None = None,
-        mark: bool = False,
     ) -> list[Tile]:
-        """Three planes through a voxel.
-
-        Args:
-            gray: image in 0..1, [X, Y, Z].
-            index: of the voxel in the whole volume.
-            text: what is shown.
-            overlay: values to color, [X, Y, Z].
-            scale: of the overlay.
-            mask: where the overlay is shown, bool [X, Y, Z]; everywhere if None.
-            mark: whether to mark the voxel.
-        """
+        """A gray image, and over it the values of an overlay in the colors of its scale, where a mask (bool) is set."""
         tiles = []
         for plane in PLANES:
-            colors = self._gray(gray, plane, index)
+            colors = self._gray(gray, plane)
             if overlay is not None and scale is not None:
-                paint = scale.paint(self._enlarge(overlay, plane, index, order=1))
+                paint = scale.paint(self._enlarge(overlay, plane, order=1))
                 if mask is not None:
-                    paint[..., 3] *= self._enlarge(mask.astype(np.float32), plane, index, order=0)
+                    paint[..., 3] *= self._enlarge(mask, plane, order=0)
                 colors = colors * (1 - paint[..., 3:]) + paint[..., :3] * paint[..., 3:]
-            tiles.append(self._tile(colors, plane, index, text, mark))
+            tiles.append(self._tile(colors, plane, text))
         return tiles
 
     def labels(
         self,
-        gray: np.ndarray,
-        index: Sequence[int],
         text: str,
-        *,
+        gray: np.ndarray,
         label: np.ndarray,
         probability: np.ndarray,
-        certain: float,
-        colors: Mapping[int, tuple[int, int, int]],
-        mark: bool = False,
+        colors: Mapping[int, tuple[int, ...]],
     ) -> list[Tile]:
-        """Three planes with the boundaries of labels, and a band where the label is uncertain.
-
-        Args:
-            gray: image in 0..1, [X, Y, Z].
-            index: of the voxel in the whole volume.
-            text: what is shown.
-            label: integers [X, Y, Z], 0 is nothing.
-            probability: of the label, [X, Y, Z].
-            certain: the probability from which a label counts as certain.
-            colors: of the labels, in 0..255.
-            mark: whether to mark the voxel.
-        """
+        """A gray image, the boundaries of labels (integers, 0 is nothing), and a band where the label is uncertain."""
         tiles = []
         for plane in PLANES:
             # A little darker, so that the colors stand out.
-            picture = 0.8 * self._gray(gray, plane, index)
-            band = (self._enlarge(probability, plane, index, order=1) < certain)[..., None] * BAND_OPACITY
+            picture = 0.8 * self._gray(gray, plane)
+            band = (self._enlarge(probability, plane, order=1) < CERTAIN)[..., None] * BAND_OPACITY
             picture = picture * (1 - band) + BAND * band
-            values = self._enlarge_labels(label, plane, index)
+            values = self._enlarge_labels(label, plane)
             edge = boundary(values)
             numbers, codes = np.unique(values[edge], return_inverse=True)
             palette = np.array([colors.get(int(number), (255, 255, 255)) for number in numbers]).reshape(-1, 3) / 255
             picture[edge] = palette[codes]
-            tiles.append(self._tile(picture, plane, index, text, mark))
+            tiles.append(self._tile(picture, plane, text))
         return tiles
 
-    def _gray(self, volume: np.ndarray, plane: str, index: Sequence[int]) -> np.ndarray:
+    def _gray(self, volume: np.ndarray, plane: Plane) -> np.ndarray:
         """[H, W, 3] in 0..1."""
-        return np.repeat(self._enlarge(volume, plane, index, order=3).clip(0, 1)[..., None], 3, axis=2)
+        return np.repeat(self._enlarge(volume, plane, order=3).clip(0, 1)[..., None], 3, axis=2)
 
-    def _enlarge(self, volume: np.ndarray, plane: str, index: Sequence[int], order: int) -> np.ndarray:
+    def _enlarge(self, volume: np.ndarray, plane: Plane, order: int) -> np.ndarray:
         """A cropped slice with square pixels, [H, W]."""
-        return self._zoom(self._cut(volume, plane, index), plane, order)
+        return self._zoom(plane.cut(volume, self.index, self.box), plane, order)
 
-    def _enlarge_labels(self, volume: np.ndarray, plane: str, index: Sequence[int]) -> np.ndarray:
+    def _enlarge_labels(self, volume: np.ndarray, plane: Plane) -> np.ndarray:
         """A cropped slice of labels, [H, W]: between voxels the label with the largest share, for smooth edges."""
-        label = self._cut(volume, plane, index)
+        label = plane.cut(volume, self.index, self.box)
         best = self._zoom(label, plane, order=0)
         share = np.zeros(best.shape, dtype=np.float32)
         for value in np.unique(label):
@@ -141,27 +108,21 @@ class Painter:
             best[better], share[better] = value, inside[better]
         return best
 
-    def _cut(self, volume: np.ndarray, plane: str, index: Sequence[int]) -> np.ndarray:
-        local = [i - part.start for i, part in zip(index, self.box, strict=True)]
-        return plane_slice(volume[self.box], plane, local)
-
-    def _zoom(self, picture: np.ndarray, plane: str, order: int) -> np.ndarray:
-        factors = [size * PIXELS_PER_MM for size in plane_sizes(self.spacing, plane)]
+    def _zoom(self, picture: np.ndarray, plane: Plane, order: int) -> np.ndarray:
+        column, row = plane.axes
+        factors = (self.spacing[row] * PIXELS_PER_MM, self.spacing[column] * PIXELS_PER_MM)
         picture = picture.astype(np.float32) if order else picture
         enlarged: np.ndarray = zoom(picture, factors, order=order, mode="nearest", grid_mode=True)
         return enlarged
 
-    def _tile(self, colors: np.ndarray, plane: str, index: Sequence[int], text: str, mark: bool) -> Tile:
-        place = None
-        if mark:
-            column, row = ((0, 1), (0, 2), (1, 2))[PLANES.index(plane)]
-            share = [
-                (index[axis] - self.box[axis].start + 0.5) / (self.box[axis].stop - self.box[axis].start)
-                for axis in (column, row)
-            ]
-            place = (100 * share[0], 100 * (1 - share[1]))
+    def _tile(self, colors: np.ndarray, plane: Plane, text: str) -> Tile:
+        left, bottom = (
+            (self.index[axis] - self.box[axis].start + 0.5) / (self.box[axis].stop - self.box[axis].start)
+            for axis in plane.axes
+        )
+        mark = (100 * left, 100 * (1 - bottom)) if self.mark else None
         height, width = colors.shape[:2]
-        return Tile(png_source(colors), width, height, EDGES[plane], f"{text}, {plane}", place)
+        return Tile(png_source(colors), width, height, plane.edges, f"{text}, {plane.name}", mark)
 
 
 def boundary(label: np.ndarray) -> np.ndarray:
@@ -170,14 +131,10 @@ def boundary(label: np.ndarray) -> np.ndarray:
     Each boundary is drawn once, inside of a labeled structure.
     """
     edge = np.zeros(label.shape, dtype=bool)
-    for axis in (0, 1):
-        first = [slice(None), slice(None)]
-        second = [slice(None), slice(None)]
-        first[axis], second[axis] = slice(None, -1), slice(1, None)
-        a, b = tuple(first), tuple(second)
-        differs = label[a] != label[b]
-        edge[a] |= differs & (label[a] != 0)
-        edge[b] |= differs & (label[a] == 0)
+    for labels, edges in ((label, edge), (label.T, edge.T)):
+        differs, labeled = labels[:-1] != labels[1:], labels[:-1] != 0
+        edges[:-1] |= differs & labeled
+        edges[1:] |= differs & ~labeled
     return edge
 
 

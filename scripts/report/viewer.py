@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import gzip
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 from scripts.core.grid import Grid
 from scripts.posterior.result import StructureVolume
 from scripts.report.colors import Scale, label_colors
-from scripts.report.names import plain_name
+from scripts.report.names import plain_names
 
 _SCRIPT = "nilearn/_assets/js/niivue.umd.js"
 
@@ -41,13 +41,7 @@ def niivue_version(script: str) -> str:
 
 
 def gray_volume(name: str, unit: np.ndarray, grid: Grid) -> dict[str, Any]:
-    """An image in 0..1 as a background.
-
-    Args:
-        name: shown on its button.
-        unit: values in 0..1, [X, Y, Z].
-        grid: of the volume.
-    """
+    """An image in 0..1, [X, Y, Z], as a background; `name` is shown on its button."""
     codes = np.round(255 * unit.clip(0, 1)).astype(np.uint8)
     return {"name": name, "data": encode(codes, grid, 1 / 255, 0.0), "low": 0.0, "high": 1.0}
 
@@ -55,17 +49,7 @@ def gray_volume(name: str, unit: np.ndarray, grid: Grid) -> dict[str, Any]:
 def overlay_volume(
     name: str, values: np.ndarray, grid: Grid, scale: Scale, unit: str, mask: np.ndarray | None = None
 ) -> dict[str, Any]:
-    """Values to be colored.
-
-    Args:
-        name: shown on its button.
-        values: [X, Y, Z].
-        grid: of the volume.
-        scale: its colors.
-        unit: of the values.
-        mask: bool [X, Y, Z]; outside of it nothing is shown. None for everywhere.
-    """
-    values = np.nan_to_num(np.asarray(values, dtype=np.float32))
+    """Finite values [X, Y, Z] to be colored; outside of a mask, bool [X, Y, Z], nothing is shown."""
     inside = np.ones(values.shape, dtype=bool) if mask is None else mask
     # The middle code is 0 on a diverging scale; on others, code 0 is "nothing here". Values may go beyond the colors.
     if scale.diverging:
@@ -90,40 +74,26 @@ def overlay_volume(
     return {**volume, "colors": _color_table(up), "negative": _color_table(down)}
 
 
-def label_volume(name: str, label: np.ndarray, grid: Grid, volumes: list[StructureVolume]) -> dict[str, Any]:
-    """Label numbers, counted through so that they need few bytes whatever they are.
-
-    Args:
-        name: shown on its button.
-        label: integers [X, Y, Z], 0 is nothing.
-        grid: of the volume.
-        volumes: the structures with their names.
-    """
+def label_volume(name: str, label: np.ndarray, grid: Grid, volumes: Sequence[StructureVolume]) -> dict[str, Any]:
+    """Label numbers [X, Y, Z], 0 for nothing, counted through so that they need few bytes whatever they are."""
     numbers = np.union1d([0], np.unique(label))
     codes = np.searchsorted(numbers, label).astype(np.uint8 if len(numbers) <= 256 else np.uint16)
-    colors = label_colors(volumes)
-    names = {volume.label: plain_name(volume.name) for volume in volumes}
-    table = [(0, 0, 0), *(colors.get(int(number), (200, 200, 200)) for number in numbers[1:])]
+    colors, names, known = label_colors(volumes), plain_names(volumes), numbers[1:].tolist()
+    table = np.array([(0, 0, 0), *(colors.get(number, (200, 200, 200)) for number in known)])
+    texts = ["no label", *(names.get(number, f"label {number}") for number in known)]
     return {
         "name": name,
         "data": encode(codes, grid, 1.0, 0.0),
         "low": 0.0,
         "high": float(len(numbers) - 1),
-        "labels": {
-            "R": [color[0] for color in table],
-            "G": [color[1] for color in table],
-            "B": [color[2] for color in table],
-            "A": [0] + [255] * (len(table) - 1),
-            "I": list(range(len(table))),
-            "labels": ["no label", *(names.get(int(number), f"label {number}") for number in numbers[1:])],
-        },
+        "labels": {**_color_table(table), "labels": texts},
     }
 
 
 def _color_table(colors: np.ndarray) -> dict[str, list[int]]:
-    """Colors [256, 3 or 4] as NiiVue's table; its first entry is see-through."""
+    """Colors [N, 3 or 4] as NiiVue's table; its first entry is see-through."""
     table = {channel: colors[:, i].tolist() for i, channel in enumerate("RGB")}
-    return {**table, "A": [0] + [255] * 255, "I": list(range(256))}
+    return {**table, "A": [0] + [255] * (len(colors) - 1), "I": list(range(len(colors)))}
 
 
 def encode(codes: np.ndarray, grid: Grid, slope: float, intercept: float) -> str:
@@ -133,28 +103,3 @@ def encode(codes: np.ndarray, grid: Grid, slope: float, intercept: float) -> str
     image.header.set_slope_inter(slope, intercept)
     # No time stamp: the same result gives the same page.
     return base64.b64encode(gzip.compress(image.to_bytes(), compresslevel=6, mtime=0)).decode("ascii")
-
-
-def view_data(
-    backgrounds: Mapping[str, dict[str, Any]],
-    overlays: Mapping[str, dict[str, Any]],
-    grid: Grid,
-    start: np.ndarray,
-    peak: np.ndarray | None,
-) -> dict[str, Any]:
-    """Everything that the page's script needs.
-
-    Args:
-        backgrounds: key to volume, the first two can be blinked.
-        overlays: key to volume.
-        grid: of all of them.
-        start: RAS mm where the view opens, (3,).
-        peak: RAS mm of the most uncertain place, (3,), if there is one.
-    """
-    return {
-        "backgrounds": dict(backgrounds),
-        "overlays": dict(overlays),
-        "shape": list(grid.shape),
-        "start": [float(value) for value in start],
-        "peak": None if peak is None else [float(value) for value in peak],
-    }

@@ -1,20 +1,19 @@
 """Where not to trust a registration, in plain sentences made from its figures.
 
 Everything here is a pure function of numbers. The limits are rules of thumb and stand at the top, where they can be
-questioned; a figure that is missing is never counted as good.
+questioned; a figure that is missing is NaN and never counted as good.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from scripts.inference.weights import KHAT_LIMIT
 from scripts.posterior.result import StructureVolume
 from scripts.report.findings import CERTAIN, Findings
-from scripts.report.names import enumerate_words, finite, number, percent, plain_name
+from scripts.report.names import enumerate_words, figure, number, percent, plain_name, real
 
 NCC_GAIN = 0.01  # a smaller gain is hardly an improvement
 NCC_ALIKE = 0.9  # images that were this similar before need no improvement
@@ -39,22 +38,11 @@ LEVEL_WORDS: dict[Level, str] = {
 }
 
 
-def tail_shape(diagnostics: Mapping[str, Any]) -> float | None:
-    """Pareto k̂; unlike other figures it may be infinite, which is the worst it can be."""
-    value = diagnostics.get("khat")
-    try:
-        khat = float(value) if value is not None else math.nan
-    except (TypeError, ValueError):
-        return None
-    return None if math.isnan(khat) else khat
+class Remark(NamedTuple):
+    """A judgement of a part of the result: what it is about, how grave it is, and why."""
 
-
-@dataclass(frozen=True)
-class Caution:
-    """One reason not to trust a part of the result, and what to do about it."""
-
-    level: Level
     title: str
+    level: Level
     text: str
 
 
@@ -64,11 +52,11 @@ def cautions(
     warnings: Sequence[str] = (),
     volumes: Sequence[StructureVolume] = (),
     mode_weights: Sequence[float] = (),
-) -> list[Caution]:
-    """Where not to trust the result: the gravest first, each with what it means."""
+) -> list[Remark]:
+    """Where not to trust the result: the gravest first, each with what it means and what to do about it."""
     found = [
-        *[Caution("caution", "A remark about the input", _sentence(warning)) for warning in warnings],
-        *_similarity(diagnostics),
+        *[Remark("A remark about the input", "caution", _sentence(warning)) for warning in warnings],
+        *_fit(diagnostics),
         *_folds(diagnostics, findings),
         *_weights(diagnostics, findings),
         *_tail(diagnostics),
@@ -77,183 +65,160 @@ def cautions(
         *_volume_words(volumes),
         *_mode_words(diagnostics, findings, mode_weights),
     ]
-    return sorted(found, key=lambda caution: -ORDER.index(caution.level))
+    return sorted(found, key=lambda remark: -ORDER.index(remark.level))
 
 
-def _similarity(diagnostics: Mapping[str, Any]) -> list[Caution]:
+def _fit(diagnostics: Mapping[str, Any]) -> list[Remark]:
     found = []
-    before, after = finite(diagnostics.get("ncc_before")), finite(diagnostics.get("ncc_after"))
-    if before is not None and after is not None and after - before < NCC_GAIN and min(before, after) < NCC_ALIKE:
-        level: Level = "poor" if after <= before else "caution"
-        change = f"The local correlation (NCC) went from {number(before)} to {number(after)}."
-        advice = "Look at the differences above, and check that both scans show the same kind of image and overlap."
-        found.append(Caution(level, "The images hardly match better", f"{change} {advice}"))
-    before, after = finite(diagnostics.get("dice_before")), finite(diagnostics.get("dice_after"))
-    if before is not None and after is not None:
-        if after < before:
-            text = f"The mean Dice overlap fell from {number(before)} to {number(after)}."
-            found.append(Caution("poor", "The labels overlap less than before", text))
-        elif after < DICE_LOW or (after - before < DICE_GAIN and after < NCC_ALIKE):
-            text = f"The mean Dice overlap went from {number(before)} to {number(after)}, whatever the images say."
-            text += " Check that both label maps use the same numbers for the same structures."
-            found.append(Caution("caution", "The labels do not fit well", text))
-    error = finite(diagnostics.get("inverse_error_mm"))
-    if error is not None and error > INVERSE_LIMIT:
+    before, after = figure(diagnostics, "ncc_before"), figure(diagnostics, "ncc_after")
+    if after - before < NCC_GAIN and min(before, after) < NCC_ALIKE:
+        text = f"The local correlation (NCC) went from {number(before)} to {number(after)}."
+        text += " Look at the differences above, and check that both scans show the same kind of image and overlap."
+        found.append(Remark("The images hardly match better", "poor" if after <= before else "caution", text))
+    before, after = figure(diagnostics, "dice_before"), figure(diagnostics, "dice_after")
+    if after < before:
+        text = f"The mean Dice overlap fell from {number(before)} to {number(after)}."
+        found.append(Remark("The labels overlap less than before", "poor", text))
+    elif before <= after < DICE_LOW or (after - before < DICE_GAIN and after < NCC_ALIKE):
+        text = f"The mean Dice overlap went from {number(before)} to {number(after)}, whatever the images say."
+        text += " Check that both label maps use the same numbers for the same structures."
+        found.append(Remark("The labels do not fit well", "caution", text))
+    error = figure(diagnostics, "inverse_error_mm")
+    if error > INVERSE_LIMIT:
         text = f"Going there and back misses by {number(error, 2)} mm on average: the inverse is only approximate."
-        found.append(Caution("caution", "The inverse is inexact", text))
+        found.append(Remark("The inverse is inexact", "caution", text))
     return found
 
 
-def _folds(diagnostics: Mapping[str, Any], findings: Findings) -> list[Caution]:
-    mean, samples = finite(diagnostics.get("fold_percent_mean")), finite(diagnostics.get("fold_percent"))
+def _folds(diagnostics: Mapping[str, Any], findings: Findings) -> list[Remark]:
+    mean, samples = figure(diagnostics, "fold_percent_mean"), figure(diagnostics, "fold_percent")
     place = f" Folds are most probable in the {findings.fold_place.name}." if findings.fold_place else ""
-    if mean is not None and mean > FOLDS_SOME:
-        level: Level = "poor" if mean > FOLDS_MANY else "caution"
+    if mean > FOLDS_SOME:
         text = f"In {percent(mean / 100)} of the voxels the mean map turns space inside out: it is wrong there.{place}"
-        return [Caution(level, "The map folds", text)]
-    if samples is not None and samples > FOLDS_SOME:
+        return [Remark("The map folds", "poor" if mean > FOLDS_MANY else "caution", text)]
+    if samples > FOLDS_SOME:
+        share = f"samples fold in {percent(samples / 100)} of the voxels.{place}"
         # Folds may cancel in the mean. Where the mean was not measured, nothing good is said of it.
-        mean_map = "The mean map is smooth, but single" if mean is not None else "Single"
-        text = f"{mean_map} samples fold in {percent(samples / 100)} of the voxels.{place}"
-        return [Caution("note" if mean is not None else "caution", "Some samples fold", text)]
+        if math.isnan(mean):
+            return [Remark("Some samples fold", "caution", f"Single {share}")]
+        return [Remark("Some samples fold", "note", f"The mean map is smooth, but single {share}")]
     if findings.likely_folds:
         text = f"{findings.likely_folds:,} voxels fold in more than half of the samples.{place}"
-        return [Caution("note", "Some samples fold", text)]
+        return [Remark("Some samples fold", "note", text)]
     return []
 
 
-def _weights(diagnostics: Mapping[str, Any], findings: Findings) -> list[Caution]:
+def _weights(diagnostics: Mapping[str, Any], findings: Findings) -> list[Remark]:
     if findings.std_median is None:
         text = "All samples are the same: uncertainty, probabilities and intervals carry no information."
-        return [Caution("poor", "No spread at all", text)]
-    ess, weight = finite(diagnostics.get("ess")), finite(diagnostics.get("largest_weight"))
-    total = finite(diagnostics.get("num_proposals"))
-    of_total = "" if total is None else f" of {total:,.0f}"
-    share = "" if weight is None else f" The largest weight is {percent(weight)}."
+        return [Remark("No spread at all", "poor", text)]
+    ess, weight = figure(diagnostics, "ess"), figure(diagnostics, "largest_weight")
+    total = figure(diagnostics, "num_proposals")
+    of_total = "" if math.isnan(total) else f" of {total:,.0f}"
+    share = "" if math.isnan(weight) else f" The largest weight is {percent(weight)}."
     advice = "Draw more proposals, or run again with another seed and compare."
-    if (ess is not None and ess < ESS_ALONE) or (weight is not None and weight > WEIGHT_ALONE):
-        size = "" if ess is None else f" The effective sample size is {number(ess, 2)}{of_total}."
+    if ess < ESS_ALONE or weight > WEIGHT_ALONE:
         text = "Nearly everything rests on a single sample, so the true uncertainty is larger than shown."
-        text = f"{text}{size}{share} {advice}"
-        return [Caution("poor", "One sample dominates", text)]
+        text += "" if math.isnan(ess) else f" The effective sample size is {number(ess, 2)}{of_total}."
+        return [Remark("One sample dominates", "poor", f"{text}{share} {advice}")]
     if flat_weights(diagnostics):
-        text = f"The effective sample size is {number(ess or 0.0, 2)}{of_total}: this pair's images hardly prefer any"
+        text = f"The effective sample size is {number(ess, 2)}{of_total}: this pair's images hardly prefer any"
         text += " sample to another. How far samples spread is what the model has learned from other brains, and"
         text += " neither that size nor k̂ would warn of a spread that is wrong for this pair."
-        return [Caution("note", "The weights are nearly equal", text)]
-    if ess is not None and ess < ESS_FEW:
+        return [Remark("The weights are nearly equal", "note", text)]
+    if ess < ESS_FEW:
         text = f"The weighted result is worth about {number(ess, 2)} independent samples{of_total}.{share} {advice}"
-        return [Caution("caution", "Few samples count", text)]
+        return [Remark("Few samples count", "caution", text)]
     return []
 
 
 def flat_weights(diagnostics: Mapping[str, Any]) -> bool:
     """Whether all proposals count nearly alike, so that figures about the weights say nothing."""
-    ess, total = finite(diagnostics.get("ess")), finite(diagnostics.get("num_proposals"))
-    return ess is not None and total is not None and ess > ESS_FLAT * total > ESS_FEW
+    return figure(diagnostics, "ess") > ESS_FLAT * figure(diagnostics, "num_proposals") > ESS_FEW
 
 
-def _tail(diagnostics: Mapping[str, Any]) -> list[Caution]:
-    khat, temperature = tail_shape(diagnostics), finite(diagnostics.get("temperature"))
-    if khat is None or khat <= KHAT_LIMIT:
+def _tail(diagnostics: Mapping[str, Any]) -> list[Remark]:
+    khat, temperature = real(diagnostics.get("khat")), figure(diagnostics, "temperature")
+    if not khat > KHAT_LIMIT:
         return []
     if math.isinf(khat):
-        meaning = "Too few different weights to judge their tail (Pareto k̂)."
+        text = "Too few different weights to judge their tail (Pareto k̂)."
     elif khat > 1:
-        meaning = f"Pareto k̂ is {number(khat, 2)}. Above 1, weighted averages need not settle, however many are drawn."
+        text = f"Pareto k̂ is {number(khat, 2)}. Above 1, weighted averages need not settle, however many are drawn."
     else:
-        meaning = (
-            f"Pareto k̂ is {number(khat, 2)}. Above {KHAT_LIMIT}, weighted averages settle too slowly to be trusted."
-        )
-    sharp = (
-        ""
-        if temperature is None or temperature <= 1
-        else (f" The weights are sharpened on purpose (temperature {number(temperature, 2)}), which raises k̂.")
-    )
-    advice = " Another seed may give another uncertainty: take maps, probabilities and intervals as rough."
-    return [Caution("caution", "The weights have a heavy tail", meaning + sharp + advice)]
+        text = f"Pareto k̂ is {number(khat, 2)}. Above {KHAT_LIMIT}, weighted averages settle too slowly to be trusted."
+    if temperature > 1:
+        text += f" The weights are sharpened on purpose (temperature {number(temperature, 2)}), which raises k̂."
+    text += " Another seed may give another uncertainty: take maps, probabilities and intervals as rough."
+    return [Remark("The weights have a heavy tail", "caution", text)]
 
 
-def _places(findings: Findings) -> list[Caution]:
-    if findings.std_median is None or findings.std_high is None:
+def _places(findings: Findings) -> list[Remark]:
+    if findings.std_median is None:
         return []
     text = ""
     if findings.regions:
         names = [f"the {region.name} ({number(region.std, 2)} mm)" for region in findings.regions]
         text = f"On average the uncertainty is largest in {enumerate_words(names)}. "
-    if findings.most_uncertain:
-        place = findings.most_uncertain
-        x, y, z = (f"{round(value):d}".replace("-", "−") for value in place.world)
-        where = f"in the {place.name}, at ({x}, {y}, {z}) mm RAS"
-        text += f"Its peak, the brain's ends aside, is {where}: {number(place.value, 2)} mm. "
+    if place := findings.most_uncertain:
+        text += f"Its peak, the brain's ends aside, is in the {place.name}, at {place.coordinates}:"
+        text += f" {number(place.value, 2)} mm. "
     half, most = number(findings.std_median, 2), number(findings.std_high, 2)
     text += f"Half of the brain is below {half} mm, {percent(0.95)} below {most} mm."
-    wide = findings.std_median > STD_WIDE
-    return [
-        Caution(
-            "caution" if wide else "note", "Uncertain nearly everywhere" if wide else "The least certain places", text
-        )
-    ]
+    if findings.std_median > STD_WIDE:
+        return [Remark("Uncertain nearly everywhere", "caution", text)]
+    return [Remark("The least certain places", "note", text)]
 
 
-def _label_words(findings: Findings) -> list[Caution]:
-    share = findings.uncertain_labels
-    if not share:
+def _label_words(findings: Findings) -> list[Remark]:
+    if not findings.uncertain_labels:
         return []
-    text = (
-        f"{percent(share)} of the labeled voxels have a label less probable than {percent(CERTAIN)}: the bands above."
-    )
-    return [Caution("note", "Uncertain label boundaries", text)]
+    share = percent(findings.uncertain_labels)
+    text = f"{share} of the labeled voxels have a label less probable than {percent(CERTAIN)}: the bands above."
+    return [Remark("Uncertain label boundaries", "note", text)]
 
 
-def _volume_words(volumes: Sequence[StructureVolume]) -> list[Caution]:
+def _volume_words(volumes: Sequence[StructureVolume]) -> list[Remark]:
     found = []
-    wide = [
-        volume for volume in volumes if volume.mean > 0 and volume.upper - volume.lower > INTERVAL_WIDE * volume.mean
-    ]
+    widths = [(volume, (volume.upper - volume.lower) / volume.mean) for volume in volumes if volume.mean > 0]
+    wide = sorted((pair for pair in widths if pair[1] > INTERVAL_WIDE), key=lambda pair: -pair[1])
     if wide:
-        wide.sort(key=lambda volume: -(volume.upper - volume.lower) / volume.mean)
-        names = [plain_name(volume.name) for volume in wide[:4]]
+        names = [plain_name(volume.name) for volume, _ in wide[:4]]
         names += [f"{len(wide) - 4} more"] if len(wide) > 4 else []
         limit = percent(INTERVAL_WIDE)
         text = f"The {percent(0.95)} interval spans more than {limit} of the volume for {enumerate_words(names)}."
-        found.append(Caution("note", "Wide volume intervals", text))
+        found.append(Remark("Wide volume intervals", "note", text))
     missed, known = missed_volumes(volumes)
-    if too_many_missed(missed, known):
+    if level := level_of_missed(missed, known):
         text = f"For {missed} of {known} structures the volume in the fixed image's own labels lies outside of"
         text += f" the {percent(0.95)} interval: the intervals are too narrow for this pair."
-        level: Level = "poor" if mostly_missed(missed, known) else "caution"
-        found.append(Caution(level, "Volumes outside of their intervals", text))
+        found.append(Remark("Volumes outside of their intervals", level, text))
     return found
 
 
 def missed_volumes(volumes: Sequence[StructureVolume]) -> tuple[int, int]:
     """How many structures of the fixed image's own labels have a volume outside of its interval, and of how many."""
-    known = [(volume, fixed) for volume in volumes if (fixed := finite(volume.fixed)) is not None and fixed > 0]
+    known = [(volume, fixed) for volume in volumes if (fixed := real(volume.fixed)) > 0]
     return sum(not volume.lower <= fixed <= volume.upper for volume, fixed in known), len(known)
 
 
-def too_many_missed(missed: int, known: int) -> bool:
-    """Whether intervals are too narrow; even perfect ones miss one in twenty."""
-    return missed > max(1.0, 0.1 * known)
+def level_of_missed(missed: int, known: int) -> Level | None:
+    """How bad it is that intervals miss so many volumes; None if it is not: even perfect ones miss one in twenty."""
+    if missed <= max(1.0, 0.1 * known):
+        return None
+    return "poor" if 2 * missed > known else "caution"
 
 
-def mostly_missed(missed: int, known: int) -> bool:
-    """Whether intervals are of no use: they miss more than they hit."""
-    return 2 * missed > known
-
-
-def _mode_words(diagnostics: Mapping[str, Any], findings: Findings, weights: Sequence[float]) -> list[Caution]:
+def _mode_words(diagnostics: Mapping[str, Any], findings: Findings, weights: Sequence[float]) -> list[Remark]:
     if not diagnostics.get("modes_distinct", True):
         return []  # one cloud of samples, cut in two
     large = [weight for weight in weights if weight >= MODE_LARGE]
     if len(large) < 2 or findings.mode_place is None:
         return []
     shares = enumerate_words([percent(weight) for weight in large])
-    place = findings.mode_place
-    text = f"The samples form {len(large)} larger groups ({shares}), which differ most in the {place.name}."
-    text += " The mean lies between them and may fit none."
-    return [Caution("note", "More than one answer", text)]
+    place = findings.mode_place.name
+    text = f"The samples form {len(large)} larger groups ({shares}), which differ most in the {place}."
+    return [Remark("More than one answer", "note", f"{text} The mean lies between them and may fit none.")]
 
 
 def _sentence(text: str) -> str:

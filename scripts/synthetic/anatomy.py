@@ -22,21 +22,13 @@ FOLIA_CENTER = (37.0, -30.0)
 
 @dataclass(frozen=True)
 class Structure:
-    """A subcortical structure: its shape, its labels on the two sides and its brightness in a T1-weighted scan.
+    """A subcortical structure."""
 
-    Attributes:
-        name: as in the label table, without its side.
-        labels: seg35 numbers (left, right); equal for structures on the midline.
-        intensity: brightness in [0, 1].
-        distance: folded points [N, 3] to signed distances [N].
-        swells: how many mm its border moves for one unit of the subject's ventricle size.
-    """
-
-    name: str
-    labels: tuple[int, int]
-    intensity: float
-    distance: Callable[[Tensor], Tensor]
-    swells: float = 0.0
+    name: str  # as in the label table, without its side
+    labels: tuple[int, int]  # seg35 numbers (left, right); equal for structures on the midline
+    intensity: float  # brightness in a T1-weighted scan, in [0, 1]
+    distance: Callable[[Tensor], Tensor]  # folded points [N, 3] to signed distances [N]
+    swells: float = 0.0  # how many mm its border moves for one unit of the subject's ventricle size
 
 
 def brain_stem(points: Tensor) -> Tensor:
@@ -116,9 +108,7 @@ def sylvian_fissure(points: Tensor) -> Tensor:
 def named_sulci(points: Tensor, depth: Tensor) -> Tensor:
     """Distance [N] to the great sulci that every brain has: central, cingulate, calcarine and parieto-occipital.
 
-    Args:
-        points: folded points [N, 3].
-        depth: depth below the outer surface [N], in mm.
+    `depth` [N] is that below the outer surface, in mm.
     """
     x, y, z = points.unbind(-1)
     central = ((0.86 * (z + 16.0 - 0.42 * (y + 78.0) + 0.05 * x)) ** 2 + _beyond(depth, -9, 17) ** 2
@@ -150,10 +140,6 @@ def cortex_lattice() -> Tensor:
     both = torch.cat([half[:, 1:].flip(1), half], dim=1)
     # Smoothed, because halfway between two surfaces the gradient jumps, and folds that follow it would tear.
     return torch.cat([both, smooth_lattice(lattice_gradient(both[0]), 5.0)])
-
-
-def _third_ventricle(points: Tensor) -> Tensor:
-    return ellipsoid(points, (0, 7, 1), (2.0, 9, 12), 2.2)
 
 
 def _fourth_ventricle(points: Tensor) -> Tensor:
@@ -225,6 +211,8 @@ DEEP_STRUCTURES: tuple[Structure, ...] = (
     Structure("Hippocampus", (14, 30), 0.58, partial(tube, path=_HIPPOCAMPUS, stretch=(1.25, 1.0, 1.0))),
     Structure("Lateral-Ventricle", (3, 22), 0.22, _lateral_ventricle, 1.0),
     Structure("Cerebral-White-Matter", (1, 20), 0.70, _septum),
-    Structure("3rd-Ventricle", (11, 11), 0.24, _third_ventricle, 0.5),
+    Structure(
+        "3rd-Ventricle", (11, 11), 0.24, partial(ellipsoid, center=(0, 7, 1), radii=(2, 9, 12), exponent=2.2), 0.5
+    ),
     Structure("4th-Ventricle", (12, 12), 0.22, _fourth_ventricle, 0.3),
 )

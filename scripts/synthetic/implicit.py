@@ -25,34 +25,21 @@ def fold_sides(points: Tensor) -> Tensor:
     return torch.cat([points[..., :1].abs(), points[..., 1:]], dim=-1)
 
 
-def soft_min(a: Tensor, b: Tensor | float, width: float) -> Tensor:
-    """Minimum of two distances with the crease rounded over ``width`` mm: the union of two shapes.
-
-    Args:
-        a: distances, any shape.
-        b: distances, broadcastable to ``a``.
-        width: how far from the crease the two values still blend, in mm.
-    """
+def soft_min(a: Tensor, b: Tensor, width: float) -> Tensor:
+    """Minimum of two distances of any shape, blended up to ``width`` mm from the crease: the union of two shapes."""
     gap = (width - (a - b).abs()).clamp(min=0.0) / width
-    return torch.minimum(a, torch.as_tensor(b, dtype=a.dtype)) - 0.25 * width * gap * gap
+    return torch.minimum(a, b) - 0.25 * width * gap * gap
 
 
-def soft_max(a: Tensor, b: Tensor | float, width: float) -> Tensor:
+def soft_max(a: Tensor, b: Tensor, width: float) -> Tensor:
     """Maximum of two distances with a rounded crease: the intersection of two shapes (see :func:`soft_min`)."""
     return -soft_min(-a, -b, width)
 
 
 def ellipsoid(points: Tensor, center: Vector, radii: Vector, exponent: float = 2.0) -> Tensor:
-    """Signed distance to a (super-)ellipsoid, to first order: (ρ - 1) / |∇ρ| with ρ the scaled radius.
+    """Signed distances [...] of points [..., 3] to a (super-)ellipsoid: (ρ - 1) / |∇ρ| with ρ the scaled radius.
 
-    Args:
-        points: positions [..., 3] in mm.
-        center: its center in mm.
-        radii: its half axes in mm.
-        exponent: 2 is an ellipsoid, larger is boxier.
-
-    Returns:
-        Signed distances [...].
+    They are right to first order. All is in mm; an exponent of 2 is an ellipsoid, a larger one is boxier.
     """
     scaled = (points - points.new_tensor(center)).abs() / points.new_tensor(radii)
     rho = scaled.pow(exponent).sum(-1).clamp(min=1e-6).pow(1.0 / exponent)
@@ -74,16 +61,13 @@ def tube(points: Tensor, path: Sequence[Vector], stretch: Vector = (1.0, 1.0, 1.
     scale = points.new_tensor(stretch)
     scaled = points / scale
     corners = points.new_tensor(path)
-    distance: Tensor | None = None
+    distance = points.new_full(points.shape[:-1], torch.inf)
     for start, end in pairwise(corners):
         origin, axis = start[:3] / scale, (end[:3] - start[:3]) / scale
         offset = scaled - origin
         along = ((offset @ axis) / axis.dot(axis)).clamp(0.0, 1.0)
         to_axis = (offset - along[..., None] * axis).norm(dim=-1)
-        piece = to_axis - torch.lerp(start[3], end[3], along)
-        distance = piece if distance is None else torch.minimum(distance, piece)
-    if distance is None:
-        raise ValueError(f"a tube needs at least two corners, got {len(path)} instead")
+        distance = torch.minimum(distance, to_axis - torch.lerp(start[3], end[3], along))
     return distance
 
 
@@ -95,14 +79,9 @@ def lattice_points(spacing: float) -> Tensor:
 
 
 def sample_lattice(lattice: Tensor, points: Tensor) -> Tensor:
-    """Value of a lattice field at any positions, linear between the lattice points, constant outside the box.
+    """Values [C, N] at points [N, 3] of a field on a lattice [C, X, Y, Z] that spans the box.
 
-    Args:
-        lattice: values [C, X, Y, Z] on a lattice that spans the box.
-        points: positions [N, 3] in mm.
-
-    Returns:
-        Values [C, N].
+    Linear between the lattice points, constant outside the box.
     """
     unit = points / points.new_tensor(BOX_HALF_WIDTH)
     # grid_sample names the last array axis first.
@@ -115,7 +94,7 @@ def random_lattice(generator: torch.Generator, channels: int, wavelength: float,
 
     Args:
         generator: source of the random numbers.
-        channels: number of independent fields, C.
+        channels: how many independent ones, C.
         wavelength: in mm. Waves shorter than this are suppressed; with a bandwidth, those near it are kept.
         bandwidth: 0 gives a smooth (low-pass) field; else the relative width of the band around ``wavelength``, which
             gives stripes and labyrinths of that period.

@@ -2,6 +2,9 @@
 
 A subject's random fields are drawn in a fixed order from one generator, all before the scanner's noise, so that they do
 not depend on how many points are asked for: the same seed gives the same person at every resolution.
+
+Of N points, `place` [N, 3] is where they lie in the shared anatomy, in mm; `folded` the same with |x| in place of x;
+`left` [N] whether they belong to the left side. `width` is that of the borders in mm.
 """
 
 from __future__ import annotations
@@ -101,14 +104,7 @@ def _deform(points: Tensor, generator: torch.Generator) -> Tensor:
 def _paint_cerebrum(
     place: Tensor, left: Tensor, age: float, width: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Cortex, white matter and the fluid around them.
-
-    Args:
-        place: positions [N, 3] in the shared anatomy.
-        left: whether a point belongs to the left side, bool [N].
-        age: how wide the sulci are, in standard deviations of the population.
-        width: of the borders in mm.
-        generator: source of the subject's own folds.
+    """Cortex, white matter and the fluid around them; sulci are wider by `age` standard deviations of the population.
 
     Returns:
         Each [N]: brightness, label, and depth in mm below the surface of the cerebrum with its great fissures filled.
@@ -138,10 +134,6 @@ def _cortical_distance(place: Tensor, generator: torch.Generator) -> tuple[Tenso
     """How far each point lies from the nearest fluid outside of the cerebrum, that in the sulci included.
 
     Sulci are walls that stand on the smooth surface where a random pattern is zero: a labyrinth, as in real brains.
-
-    Args:
-        place: positions [N, 3] in the shared anatomy.
-        generator: source of the subject's own folds.
 
     Returns:
         In mm, each [N]: distance to the nearest outer surface or sulcus; depth below the smooth surface of the
@@ -181,12 +173,7 @@ def _paint_cerebellum(
 ) -> tuple[Tensor, Tensor]:
     """Brightness [N] and label [N] of the cerebellum: thin leaves around a tree of white matter.
 
-    Args:
-        place: positions [N, 3] in the shared anatomy.
-        left: whether a point belongs to the left side, bool [N].
-        depth: depth [N] below the cerebellum's smooth surface, in mm.
-        width: of the borders in mm.
-        generator: source of the subject's own fissures.
+    `depth` [N] is that below its smooth surface, in mm.
     """
     y, z = place[:, 1] - anatomy.FOLIA_CENTER[0], place[:, 2] - anatomy.FOLIA_CENTER[1]
     radius = (y * y + z * z).sqrt()
@@ -211,14 +198,7 @@ def _paint_deep(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Paint the deep structures over what is there, each a little larger or smaller, brighter or darker than usual.
 
-    Args:
-        folded: positions [N, 3] in the shared anatomy, |x| in place of x.
-        left: whether a point belongs to the left side, bool [N].
-        image: brightness [N] so far.
-        label: labels [N] so far.
-        age: how wide the ventricles are, in standard deviations of the population.
-        width: of the borders in mm.
-        generator: source of the subject's own sizes.
+    Ventricles are wider by `age` standard deviations of the population; `image` and `label` [N] are what is there.
 
     Returns:
         Each [N]: brightness, label, and signed distance to the brain stem, which reaches out of the cerebrum.

@@ -11,27 +11,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from monai.data import MetaTensor
-from torch.utils.data import Dataset
 
 from .phantom import paint_brain
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A synthetic person's scan.
+    """A synthetic person's scan."""
 
-    Attributes:
-        image: float32 [X, Y, Z] in [0, 1], 0 outside of the brain.
-        label: uint8 [X, Y, Z], seg35 numbers.
-        affine: float64 [4, 4], voxel indices to RAS millimeters; axis codes L, I, A; origin at the volume's center.
-        seed: the number that it was made from.
-    """
-
-    image: np.ndarray
-    label: np.ndarray
-    affine: np.ndarray
-    seed: int
+    image: np.ndarray  # float32 [X, Y, Z] in [0, 1], 0 outside of the brain
+    label: np.ndarray  # uint8 [X, Y, Z], seg35 numbers
+    affine: np.ndarray  # float64 [4, 4], voxels to RAS mm; axis codes L, I, A; origin at the volume's center
 
 
 def volume_affine(shape: Sequence[int], spacing: float) -> np.ndarray:
@@ -71,63 +61,19 @@ def synthesize_subject(seed: int, shape: Sequence[int] = (80, 96, 112), spacing:
         image=torch.zeros(len(grid)).index_copy_(0, near, image).reshape(*shape).numpy(),
         label=torch.zeros(len(grid), dtype=torch.uint8).index_copy_(0, near, label).reshape(*shape).numpy(),
         affine=volume_affine(shape, spacing),
-        seed=seed,
     )
 
 
-class SyntheticCohort(Dataset):
-    """Synthetic people as MONAI dictionary items, made when first asked for and kept in memory.
-
-    Each item is ``{"image": [1, X, Y, Z], "label": [1, X, Y, Z], "affine": [4, 4], "name": str}`` with image and label
-    as ``MetaTensor``. Items are copies, so transforms that work in place do not reach the cache.
-
-    Args:
-        num_subjects: how many people.
-        seed: cohorts of different seeds have no person in common.
-        shape: size of the volumes in voxels.
-        spacing: edge of a voxel in mm.
+def cohort_seeds(num_subjects: int, seed: int = 0) -> list[int]:
+    """Seeds of so many people; cohorts of different seeds have no person in common.
 
     Raises:
         ValueError: when ``num_subjects`` is not positive or ``seed`` is negative.
-
-    Example:
-        >>> cohort = SyntheticCohort(num_subjects=4, shape=(40, 48, 56), spacing=4.0)
-        >>> cohort[0]["image"].shape
-        torch.Size([1, 40, 48, 56])
     """
-
-    def __init__(
-        self, num_subjects: int, seed: int = 0, shape: Sequence[int] = (80, 96, 112), spacing: float = 2.0
-    ) -> None:
-        if num_subjects < 1:
-            raise ValueError(f"num_subjects must be positive, got {num_subjects} instead")
-        if seed < 0:
-            raise ValueError(f"seed must not be negative, got {seed} instead")
-        # Hashed seeds: with seed + index, neighboring cohorts would share people.
-        words = np.random.SeedSequence(seed).generate_state(num_subjects, np.uint64)
-        self.seeds = [int(word) >> 1 for word in words]
-        self.shape, self.spacing = tuple(shape), spacing
-        self._cache: dict[int, Subject] = {}
-
-    def __len__(self) -> int:
-        return len(self.seeds)
-
-    def subject(self, index: int) -> Subject:
-        """The person at ``index`` themselves, not a copy; made now if not yet in memory."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"index must be in 0..{len(self) - 1}, got {index} instead")
-        if index not in self._cache:
-            self._cache[index] = synthesize_subject(self.seeds[index], self.shape, self.spacing)
-        return self._cache[index]
-
-    def __getitem__(self, index: int) -> dict[str, object]:
-        person = self.subject(index)
-        name = f"synthetic_{index:04d}"
-        affine = torch.as_tensor(person.affine)
-        meta = {"filename_or_obj": name}
-        return {
-            "image": MetaTensor(torch.tensor(person.image)[None], affine=affine, meta=dict(meta)),
-            "label": MetaTensor(torch.tensor(person.label)[None], affine=affine, meta=dict(meta)),
-            "affine": affine.clone(),
-            "name": name,
-        }
+    if num_subjects < 1:
+        raise ValueError(f"num_subjects must be positive, got {num_subjects} instead")
+    if seed < 0:
+        raise ValueError(f"seed must not be negative, got {seed} instead")
+    # Hashed seeds: with seed + index, neighboring cohorts would share people.
+    words = np.random.SeedSequence(seed).generate_state(num_subjects, np.uint64)
+    return [int(word) >> 1 for word in words]

@@ -11,7 +11,6 @@ from scipy import ndimage
 
 from scripts.alignment import align as module
 from scripts.alignment.align import Alignment, align, apply_alignment
-from scripts.core.errors import DataError
 from scripts.core.grid import LPS
 from tests.alignment.brains import array, brain, brain_points, displaced, disturbance, mean_error, reoriented, volume
 
@@ -37,6 +36,11 @@ def people() -> np.ndarray:
     return align(brain(0), brain(1), "affine").matrix
 
 
+def similarities(result: Alignment) -> list[float]:
+    """What the description says about the mutual information: before and after, or once if nothing was done."""
+    return [float(number) for number in result.description.partition("mutual information ")[2].split(" -> ")]
+
+
 class TestRecovery:
     def test_rigid_100_mm_and_30_degrees(self):
         result = rotated()
@@ -54,7 +58,8 @@ class TestRecovery:
         result = stretched()
         assert result.method == "affine"
         assert mean_error(result.matrix, STRETCHED, brain()) < 0.5
-        assert result.similarity_after > result.similarity_before
+        before, after = similarities(result)
+        assert after > before
         assert "apart, the moving one 6 % longer; mutual information" in result.description  # 1.15 · 0.95 · 1.1 = 1.06³
 
     def test_another_person_of_another_size(self):
@@ -67,7 +72,7 @@ class TestRecovery:
         apart = disturbance((400, 0, -300), (0, 10, 0))
         result = align(brain(), displaced(brain(), apart), "rigid")
         assert mean_error(result.matrix, apart, brain()) < 0.1
-        assert result.similarity_before == pytest.approx(0.0, abs=1e-12)
+        assert similarities(result)[0] == 0
 
     def test_a_brain_that_the_volume_cuts_is_not_stretched(self):
         part = volume(array(brain())[:, :34], np.asarray(brain().affine))  # 5 cm of the lower end are missing
@@ -114,7 +119,7 @@ class TestFallback:
         result = align(brain(0), brain(1), "affine")
         assert result.method == "none"
         assert np.array_equal(result.matrix, np.eye(4))
-        assert result.similarity_after == result.similarity_before
+        assert len(similarities(result)) == 1
         assert "as no affine map fits better than what the headers say" in result.description
 
     def test_an_affine_map_that_no_brain_can_need_gives_way_to_the_rigid_one(self, monkeypatch):
@@ -130,7 +135,8 @@ class TestFallback:
         result = align(brain(0), displaced(brain(1), STRETCHED), "none")
         assert result.method == "none"
         assert np.array_equal(result.matrix, np.eye(4))
-        assert result.similarity_before == result.similarity_after > 0
+        (similarity,) = similarities(result)
+        assert similarity > 0
 
 
 class TestMasks:
@@ -152,20 +158,7 @@ class TestMasks:
         mask[20:22, 25:27, 30:32] = 1
         result = align(brain(), brain(), "affine", volume(mask, np.asarray(brain().affine)))
         assert np.isfinite(result.matrix).all()
-        assert result.similarity_after >= result.similarity_before
-
-    def test_another_shape(self):
-        with pytest.raises(DataError, match=r"moving_mask: expected the moving image's shape \(44, 54, 60\), got \(44"):
-            align(brain(), brain(), moving_mask=volume(np.ones((44, 54, 59)), np.eye(4)))
-
-    def test_empty(self):
-        with pytest.raises(DataError, match="fixed_mask: no voxel is inside"):
-            align(brain(), brain(), fixed_mask=volume(np.zeros(brain().shape[1:]), np.asarray(brain().affine)))
-
-
-def test_unknown_method():
-    with pytest.raises(ValueError, match="got 'elastic' instead"):
-        align(brain(), brain(), "elastic")
+        assert similarities(result)[-1] >= similarities(result)[0]
 
 
 class TestApply:

@@ -5,7 +5,10 @@ import torch
 from torch import nn
 
 from bundle import grow
+from scripts.inference.model import Model
+from scripts.inference.objectives import SIRObjective
 from scripts.networks import ProposalLayout, ProposalNetwork, UNetBackbone
+from scripts.registration.target import Target
 
 
 def networks(column_rate: float = 0.0) -> tuple[ProposalNetwork, ProposalNetwork]:
@@ -66,12 +69,15 @@ def test_the_same_seed_gives_the_same_channels_and_leaves_the_caller_s_randomnes
 
 def test_the_command_grows_the_weights_of_a_file(tmp_path, capsys):
     small, _ = networks()
-    torch.save(small.state_dict(), tmp_path / "small.pt")
-    grow.main([str(tmp_path / "small.pt"), str(tmp_path / "large.pt")])
-    assert "large.pt" in capsys.readouterr().out
-    written = torch.load(tmp_path / "large.pt", weights_only=True)
+    Model(small, SIRObjective(Target(), small.layout)).save(tmp_path / "small.pt", progress={"epoch": 2})
+    torch.save(small.state_dict(), tmp_path / "earlier.pt")
     expected = grow.grown(small.state_dict())
-    assert written.keys() == expected.keys()
+    for name in ("small.pt", "earlier.pt"):
+        grow.main([str(tmp_path / name), str(tmp_path / "large.pt")])
+        assert "large.pt" in capsys.readouterr().out
+        written = torch.load(tmp_path / "large.pt", weights_only=True)
+        assert written.keys() == expected.keys()
+        assert all(torch.equal(written[key], value) for key, value in expected.items())
     torch.save({"other": torch.zeros(1)}, tmp_path / "foreign.pt")
     with pytest.raises(SystemExit, match="no weights of a U-Net"):
         grow.main([str(tmp_path / "foreign.pt"), str(tmp_path / "large.pt")])

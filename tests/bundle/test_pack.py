@@ -10,8 +10,10 @@ from pathlib import Path
 
 import nibabel as nib
 import pytest
+from numba.core.caching import UserProvidedCacheLocator
 
 from bundle import pack
+from scripts.core import cache
 from tests.commands.conftest import SMALL, PairOnDisk, weights
 
 __all__ = ["weights"]
@@ -91,27 +93,30 @@ def test_links_are_refused(tmp_path):
 
 def test_the_unpacked_bundle_registers_a_pair(archive, tmp_path, weights):
     root = pack.unpack(archive, tmp_path / "ünpäcked, with spaces")
-    _take_compiled_loops(root)
+    _take_compiled_loops(root, tmp_path)
     pair = PairOnDisk(tmp_path)
     settings = {**SMALL, "bundle_root": str(root), "ckpt_path": weights, "output_dir": str(tmp_path / "out put")}
     settings |= {role: pair.files[role] for role in ("fixed", "moving")} | {"num_modes": 0}
     command = [sys.executable, "-m", "monai.bundle", "run", "inference"]
     command += ["--config_file", str(root / "configs/inference.json")]
     command += [part for key, value in settings.items() for part in (f"--{key}", str(value))]
-    done = subprocess.run(
-        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True, check=False
-    )
+    environment = {**os.environ, "PYTHONPATH": "", cache.VARIABLE: str(tmp_path / "numba")}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     warped = nib.load(tmp_path / "out put/moving__to__fixed/warped.nii.gz")
     assert warped.shape == nib.load(pair.files["fixed"]).shape
 
 
-def _take_compiled_loops(root: Path) -> None:
+def _take_compiled_loops(root: Path, folder: Path) -> None:
     """Give the copy what numba has compiled of the same files already, to save a minute."""
-    for cached in (pack.ROOT / "scripts").rglob("__pycache__/*.nb*"):
-        target = root / cached.relative_to(pack.ROOT)
-        target.parent.mkdir(exist_ok=True)
-        shutil.copy2(cached, target)
+    used = Path(os.environ[cache.VARIABLE])
+    for package in cache.KERNELS:
+        old, new = (
+            UserProvidedCacheLocator.get_suitable_cache_subpath(str(place / "scripts" / package / "x.py"))
+            for place in (pack.ROOT, root)
+        )
+        if (used / old).exists():
+            shutil.copytree(used / old, folder / "numba" / cache.NAME / used.name / new)
     for path in (pack.ROOT / "scripts").rglob("*.py"):
         shutil.copystat(path, root / path.relative_to(pack.ROOT))
 

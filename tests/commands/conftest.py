@@ -11,7 +11,13 @@ import pytest
 import torch
 from monai.bundle import ConfigParser
 
+from scripts.inference.model import Model
+from scripts.inference.objectives import SIRObjective
 from scripts.networks import ProposalLayout, ProposalNetwork
+from scripts.registration.local_correlation import NCCLikelihood
+from scripts.registration.parts import Transform
+from scripts.registration.prior import DiffusionPrior
+from scripts.registration.target import Target
 from scripts.synthetic.subjects import synthesize_subject
 
 ROOT = Path(__file__).parents[2]
@@ -19,8 +25,6 @@ SPACING = 6.0
 SMALL: dict[str, Any] = {
     "bundle_root": str(ROOT),
     "device": "$torch.device('cpu')",
-    "voxel_mm": SPACING,
-    "ncc_window": 3,
     "num_proposals": 12,
     "num_samples": 6,
     "align": "none",
@@ -55,12 +59,19 @@ def pair(tmp_path_factory) -> PairOnDisk:
 @pytest.fixture(scope="session")
 def weights(tmp_path_factory) -> str:
     """Weights of a network whose mean moves things by a voxel or so."""
-    torch.manual_seed(1)
-    network = ProposalNetwork(ProposalLayout(), mean_gain=0.4)
-    network.weight_scale.value.fill_(1e5)
     path = tmp_path_factory.mktemp("weights") / "model.pt"
-    torch.save(network.state_dict(), path)
+    small_model().save(path)
     return str(path)
+
+
+def small_model(transform: Transform | None = None, **options: Any) -> Model:
+    """A model of 6 mm; options are those of its layout."""
+    torch.manual_seed(1)
+    layout = ProposalLayout(dominance=0.95, **options)
+    network = ProposalNetwork(layout, mean_gain=0.4)
+    network.weight_scale.value.fill_(1e5)
+    target = Target(NCCLikelihood(3), DiffusionPrior(1.0), DiffusionPrior(2.5), transform)
+    return Model(network, SIRObjective(target, layout), SPACING)
 
 
 def evaluator(output_dir: Path, weights: str, **overrides: Any) -> Any:

@@ -9,7 +9,7 @@ import SimpleITK as sitk  # noqa: N813
 import torch
 
 from scripts.commands.apply import Application
-from scripts.posterior.stored import load_posterior
+from scripts.posterior.posterior_file import load
 from tests.commands.conftest import evaluator
 
 
@@ -45,7 +45,7 @@ def test_labels_give_the_registrations_own_result(registered, pair, tmp_path):
 
 def test_mean_and_spread_of_an_image_are_those_of_the_samples(registered, pair, tmp_path):
     files = apply(registered, tmp_path, image=pair.files["moving"])
-    stored = load_posterior(registered / "posterior.pt")
+    stored = load(registered / "posterior.pt")
     moving = torch.from_numpy(data(pair.files["moving"])).float()
     warped = []
     for _, count, points in stored.samples():
@@ -90,7 +90,7 @@ def test_the_covariance_is_that_of_the_samples(registered, tmp_path):
     (tmp_path / "points.csv").write_text("x,y,z\n5,6,7\n")
     (path,) = apply(registered, tmp_path, points=str(tmp_path / "points.csv"))
     (row,) = csv.DictReader(path.open())
-    stored = load_posterior(registered / "posterior.pt")
+    stored = load(registered / "posterior.pt")
     places = []
     for _, count, points in stored.samples():
         places += [stored.space.displacement_at(points.numpy(), np.array([[5.0, 6, 7]]))[0]] * count

@@ -17,9 +17,9 @@ from scripts.data.pair_again import prepare_again
 from scripts.evidence.landmarks import read_landmarks
 from scripts.inference.conditioned import ConditionedGaussian
 from scripts.inference.proposals import sample_posterior
-from scripts.posterior.stored import load_posterior
-from scripts.posterior.target_settings import make_target
-from tests.commands.conftest import ROOT, evaluator
+from scripts.posterior.posterior_file import load
+from scripts.registration.transform import VelocityTransform
+from tests.commands.conftest import ROOT, evaluator, small_model
 
 AFFINE = np.array([[1.04, 0.05, 0, 3], [-0.05, 0.97, 0.02, -4], [0, -0.02, 1, 5], [0, 0, 0, 1.0]])
 
@@ -59,24 +59,24 @@ def write_landmarks(path, stored, shift=(6.0, -4.0, 3.0), sign=(1, 1, 1)):
 
 
 def test_the_files_prepared_again_are_the_same_and_give_the_same_weights(registered):
-    stored = load_posterior(registered / "posterior.pt")
+    stored = load(registered / "posterior.pt")
     assert not np.allclose(stored.space.alignment, np.eye(4))
     item = prepare_again(stored.space, stored.files)
-    target = make_target(stored.target, stored.transform)
+    target = stored.target
     images = (item[key].as_tensor()[None] for key in ("moving", "fixed"))
     again = sample_posterior(
-        stored.gaussian(), target, target.prepare(*images)[0], num_proposals=12, num_samples=6,
-        temperature=stored.temperature, scale=stored.scale, seed=stored.posterior.proposals.seed,
+        stored.proposal, target, target.prepare(*images)[0], num_proposals=12, num_samples=6,
+        temperature=stored.draws.temperature, scale=stored.draws.scale, seed=stored.draws.proposals.seed,
     )  # fmt: skip
-    before = stored.posterior.proposals
+    before = stored.draws.proposals
     torch.testing.assert_close(again.proposals.log_likelihood, before.log_likelihood, rtol=1e-5, atol=1e-2)
-    torch.testing.assert_close(again.weights, stored.posterior.weights, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(again.weights, stored.draws.weights, rtol=1e-3, atol=1e-4)
 
 
 @pytest.fixture(scope="module")
 def conditioned(registered, tmp_path_factory):
     folder = tmp_path_factory.mktemp("given")
-    stored = load_posterior(registered / "posterior.pt")
+    stored = load(registered / "posterior.pt")
     fixed, moving = write_landmarks(folder / "landmarks.csv", stored)
     # By the shipped config, whose names have to fit the code's.
     parser = ConfigParser()
@@ -98,8 +98,8 @@ def test_all_files_of_a_registration_are_there(conditioned, registered):
 def test_the_mean_transform_goes_through_the_landmarks_in_simpleitk(conditioned):
     """SimpleITK maps the fixed points to the moving ones: the alignment, LPS and the observation's units are right."""
     folder, fixed, moving, _ = conditioned
-    stored = load_posterior(folder / "out" / "posterior.pt")
-    assert isinstance(stored.gaussian(), ConditionedGaussian)
+    stored = load(folder / "out" / "posterior.pt")
+    assert isinstance(stored.proposal, ConditionedGaussian)
     files = apply(folder / "out", folder / "samples", transforms=True)
     assert files[-1].name == "weights.csv"
     for path in files[:-1]:
@@ -113,7 +113,7 @@ def test_the_mean_transform_goes_through_the_landmarks_in_simpleitk(conditioned)
 
 
 def test_the_conditioned_posterior_is_drawn_again_from_its_file(conditioned):
-    stored = load_posterior(conditioned[0] / "out/posterior.pt")
+    stored = load(conditioned[0] / "out/posterior.pt")
     total, mean = 0, torch.zeros_like(stored.mean)
     for _, count, points in stored.samples():
         total += count
@@ -124,17 +124,17 @@ def test_the_conditioned_posterior_is_drawn_again_from_its_file(conditioned):
 def test_weights_come_from_the_images_alone(conditioned, registered):
     """log α has no landmark term: it is log p(I|z) + log p(z) − log q(z) but for one constant."""
     folder = conditioned[0]
-    given, before = (load_posterior(path / "posterior.pt") for path in (folder / "out", registered))
-    proposals = given.posterior.proposals
-    z = given.gaussian().sample(len(proposals.log_prior), seed=proposals.seed)
-    expected = proposals.log_likelihood + proposals.log_prior - before.gaussian().log_prob(z)[:, 0]
+    given, before = (load(path / "posterior.pt") for path in (folder / "out", registered))
+    proposals = given.draws.proposals
+    z = given.proposal.sample(len(proposals.log_prior), seed=proposals.seed)
+    expected = proposals.log_likelihood + proposals.log_prior - before.proposal.log_prob(z)[:, 0]
     difference = proposals.log_weights - expected
     assert float(difference.std()) < 1e-3 * float(expected.std())
 
 
 @pytest.mark.parametrize("space", ["RAS", "LPS"])
 def test_both_conventions_give_the_same(registered, conditioned, tmp_path, space):
-    stored = load_posterior(registered / "posterior.pt")
+    stored = load(registered / "posterior.pt")
     write_landmarks(tmp_path / "l.csv", stored, sign=(-1, -1, 1) if space == "LPS" else (1, 1, 1))
     marks = read_landmarks(tmp_path / "l.csv", space)
     np.testing.assert_allclose(marks.fixed, conditioned[1], atol=1e-9)
@@ -143,7 +143,7 @@ def test_both_conventions_give_the_same(registered, conditioned, tmp_path, space
 
 def test_samples_are_exact_b_splines_in_itk_with_their_weights(registered, tmp_path):
     files = apply(registered, tmp_path, transforms=True)
-    stored = load_posterior(registered / "posterior.pt")
+    stored = load(registered / "posterior.pt")
     rows = list(csv.DictReader(files[-1].open()))
     assert sum(float(row["weight"]) for row in rows) == pytest.approx(1)
     low, high = stored.space.fixed.bounds
@@ -183,7 +183,7 @@ def test_a_corrected_label_draws_the_outline_there(registered, pair, tmp_path):
     assert figures["structures"] == [worst]
     assert figures["outline_error_after_mm"] < 0.8 * figures["outline_error_before_mm"]
     assert dice(after, worst) > dice(before, worst)
-    assert load_posterior(tmp_path / "out/posterior.pt").posterior.proposals.log_evidence is not None
+    assert load(tmp_path / "out/posterior.pt").draws.proposals.log_evidence is not None
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_corrected_label_draws_the_outline_there(registered, pair, tmp_path):
     ],
 )
 def test_mistakes_are_named_in_one_line(registered, pair, tmp_path, capsys, options, words):
-    stored = load_posterior(registered / "posterior.pt")
+    stored = load(registered / "posterior.pt")
     write_landmarks(tmp_path / "l.csv", stored)
     columns = "fixed_x,fixed_y,fixed_z,moving_x,moving_y,moving_z"
     (tmp_path / "far.csv").write_text(f"{columns}\n900,0,0,0,0,0\n")
@@ -238,9 +238,9 @@ def test_what_is_conditioned_already_is_refused(conditioned, tmp_path, capsys):
 
 def test_velocities_are_refused(pair, weights, tmp_path, capsys):
     files = {key: pair.files[key] for key in ("fixed", "moving")}
-    transform = {"_target_": "scripts.registration.transform.VelocityTransform"}
-    name = evaluator(tmp_path, weights, transform=transform, **files).run()[0]["name"]
-    write_landmarks(tmp_path / "l.csv", load_posterior(tmp_path / name / "posterior.pt"))
+    small_model(VelocityTransform()).save(tmp_path / "model.pt")
+    name = evaluator(tmp_path, str(tmp_path / "model.pt"), **files).run()[0]["name"]
+    write_landmarks(tmp_path / "l.csv", load(tmp_path / name / "posterior.pt"))
     with pytest.raises(SystemExit):
         apply(tmp_path / name, tmp_path / "out", landmarks=str(tmp_path / "l.csv"))
     assert "velocities" in capsys.readouterr().err
@@ -248,10 +248,11 @@ def test_velocities_are_refused(pair, weights, tmp_path, capsys):
 
 def test_a_posterior_of_an_earlier_version_is_refused(registered, tmp_path, capsys):
     content = torch.load(registered / "posterior.pt", weights_only=True)
+    content["transform"] = content["target"]["transform"]
     for key in ("target", "files", "observations", "log_evidence"):
         del content[key]
     torch.save({**content, "version": 1}, tmp_path / "posterior.pt")
-    write_landmarks(tmp_path / "l.csv", load_posterior(tmp_path / "posterior.pt"))
+    write_landmarks(tmp_path / "l.csv", load(tmp_path / "posterior.pt"))
     with pytest.raises(SystemExit):
         apply(tmp_path, tmp_path / "out", landmarks=str(tmp_path / "l.csv"))
     assert "register the pair again" in capsys.readouterr().err
@@ -281,9 +282,9 @@ def test_earlier_samples_are_replaced_on_request_and_nothing_else_is(registered,
 def test_a_failure_while_samples_are_written_leaves_the_earlier_ones(registered, tmp_path):
     files = apply(registered, tmp_path, transforms=True)
     before = {path: path.read_bytes() for path in files}
-    job = Carrier(load_posterior(registered / "posterior.pt"), tmp_path, True, True)
+    job = Carrier(load(registered / "posterior.pt"), tmp_path, True, True)
     job.take_transforms()
-    job.stored.samples = lambda: iter([(0, 1, torch.zeros(2, 2))])  # of a wrong shape
+    job.posterior.samples = lambda: iter([(0, 1, torch.zeros(2, 2))])  # of a wrong shape
     with pytest.raises((ValueError, IndexError)):
         job.run(False)
     assert {path: path.read_bytes() for path in (tmp_path / "transforms").iterdir()} == before
@@ -310,7 +311,7 @@ def test_a_registration_that_was_refined_is_refined_again_with_what_is_known(reg
     """Marks are met as well as without, and the images match better: they have a say about all the rest."""
     files = {key: pair.files[key] for key in ("fixed", "moving")}
     name = evaluator(tmp_path / "in", weights, refine_steps=4, **files).run()[0]["name"]
-    stored = load_posterior(tmp_path / "in" / name / "posterior.pt")
+    stored = load(tmp_path / "in" / name / "posterior.pt")
     assert stored.steps["refine_steps"] == 4
     write_landmarks(tmp_path / "l.csv", stored)
     figures = {}
@@ -325,6 +326,6 @@ def test_a_registration_that_was_refined_is_refined_again_with_what_is_known(reg
     for part in figures.values():
         errors = part["conditioning"]
         assert np.mean(errors["landmark_error_after_mm"]) < 0.3 * np.mean(errors["landmark_error_before_mm"])
-    given = load_posterior(tmp_path / "outNone/posterior.pt")
-    total = sum(count * points for _, count, points in given.samples()) / len(given.posterior.resampled)
+    given = load(tmp_path / "outNone/posterior.pt")
+    total = sum(count * points for _, count, points in given.samples()) / len(given.draws.resampled)
     torch.testing.assert_close(total, given.mean, rtol=1e-4, atol=1e-4)

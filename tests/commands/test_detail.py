@@ -9,7 +9,7 @@ import pytest
 import SimpleITK as sitk  # noqa: N813
 
 from scripts.commands.apply import Application
-from scripts.posterior.stored import load_posterior
+from scripts.posterior.posterior_file import load
 from tests.commands.conftest import SPACING, PairOnDisk, evaluator
 from tests.commands.test_registration_run import warped_by_itk
 
@@ -87,7 +87,7 @@ def test_apply_gives_the_registrations_own_results(results, fine_pair, tmp_path)
 
 def test_samples_as_itk_transforms_have_the_detail(results, tmp_path):
     Application(str(results[0] / "posterior.pt"), output_dir=str(tmp_path), progress=False, transforms=True).run()
-    stored = load_posterior(results[0] / "posterior.pt")
+    stored = load(results[0] / "posterior.pt")
     samples = {index: points.numpy() for index, _, points in stored.samples()}
     points = np.array([[4.0, 2, 3], [-20, 10, 5], [15, -30, 20]])
     rows = list(csv.DictReader((tmp_path / "transforms/weights.csv").open()))
@@ -102,7 +102,7 @@ def test_samples_as_itk_transforms_have_the_detail(results, tmp_path):
 
 def test_conditioning_knows_of_the_detail(results, fine_pair, tmp_path):
     """A mark where the registration puts it already: nothing to mend."""
-    stored = load_posterior(results[0] / "posterior.pt")
+    stored = load(results[0] / "posterior.pt")
     point = np.array([[4.0, 2, 3]])
     there = stored.space.align(point + stored.space.displacement_at(stored.mean.numpy(), point))
     header = "fixed_x,fixed_y,fixed_z,moving_x,moving_y,moving_z"
@@ -125,7 +125,7 @@ def test_files_as_coarse_as_the_model_have_none(pair, weights, tmp_path):
 
 def test_conditioning_looks_for_the_detail_again(results, tmp_path):
     """A mark that is 8 mm off: the detail is another one then, and the mark is met with it."""
-    stored = load_posterior(results[0] / "posterior.pt")
+    stored = load(results[0] / "posterior.pt")
     point = np.array([[4.0, 2, 3]])
     there = stored.space.align(point + stored.space.displacement_at(stored.mean.numpy(), point))
     there[:, 0] += 8
@@ -135,7 +135,7 @@ def test_conditioning_looks_for_the_detail_again(results, tmp_path):
         str(results[0] / "posterior.pt"), output_dir=str(tmp_path / "out"), progress=False, report=False,
         landmarks=str(tmp_path / "marks.csv"), landmark_std=0.5, settings={"refine_steps": 12},
     ).run()  # fmt: skip
-    given = load_posterior(tmp_path / "out/posterior.pt")
+    given = load(tmp_path / "out/posterior.pt")
     assert float((given.space.detail - stored.space.detail).abs().max()) > 0.01
     transform = sitk.ReadTransform(str(tmp_path / "out/transform.h5"))
     reached = np.array(transform.TransformPoint((point[0] * [-1, -1, 1]).tolist())) * [-1, -1, 1]

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from monai.bundle import ConfigWorkflow
+from monai.bundle import ConfigParser, ConfigWorkflow
 
-from scripts.commands.options import check_names, check_type, default_of, given, usable_device
+from scripts.commands.options import check_names, check_type, default_of, given, shipped_parts
+from scripts.core.device import usable_device
 from scripts.core.errors import DataError
 from scripts.core.truth import truth
 from tests.commands.conftest import ROOT, SMALL
@@ -42,7 +43,9 @@ def refused(capsys, name: str, **settings: Any) -> str:
         ({"num_proposal": 5}, "unknown option --num_proposal; did you mean --num_proposals?"),
         ({"outputdir": "x"}, "did you mean --output_dir?"),
         ({"qqq": 1}, "unknown option --qqq; the options are"),
-        ({"num_proposals": 1}, "--num_proposals must be a whole number of at least 2, got 1"),
+        ({"landmarks": "l.csv"}, "error: --landmarks is an option of run apply, not of this run"),
+        ({"sampler::settings::num_sample": 3}, "error: unknown option --num_sample; did you mean --num_samples?"),
+        ({"num_proposals": 1}, "error: --num_proposals must be a whole number of at least 2, got 1"),
         ({"num_proposals": 1e3}, "--num_proposals must be a whole number, got 1000.0"),
         ({"num_samples": 0}, "--num_samples must be a whole number of at least 1, got 0"),
         ({"num_samples": "many"}, "--num_samples must be a whole number, got 'many'"),
@@ -56,20 +59,13 @@ def refused(capsys, name: str, **settings: Any) -> str:
         ({"device": "abacus"}, "--device abacus: cannot be used"),
         ({"report": "maybe"}, "--report must be true or false, got 'maybe'"),
         ({"debug": "maybe"}, "--debug must be true or false, got 'maybe'"),
-        ({"voxel_mm": "two"}, "--voxel_mm must be a number, got 'two'"),
-        ({"voxel_mm": 0}, "--voxel_mm 0"),
-        ({"voxel_mm": -2.0}, "--voxel_mm -2.0"),
-        ({"sigma": 0}, "error: --sigma 0: expected sigma to be positive, got 0"),
-        ({"sigma": float("nan")}, "--sigma must be a number, got nan"),
-        ({"ncc_window": 4}, "--ncc_window 4"),
-        ({"ncc_window": 5.0}, "--ncc_window must be a whole number, got 5.0"),
-        ({"prior_weight": -1}, "--prior_weight -1"),
+        ({"voxel_mm": 1.0}, "--voxel_mm 1.0: the weights"),
+        ({"sigma": 0}, "--sigma 0: the weights"),
+        ({"initial_std": 0.2}, "were trained with 0.25"),
+        ({"likelihood": {"_target_": "scripts.registration.local_correlation.NCCLikelihood", "window": 4}}, "got 4"),
         ({"temperature": -1}, "--temperature must be a number of at least 0, got -1"),
-        ({"rank": "x"}, "--rank must be a whole number, got 'x'"),
-        ({"rank": -1}, "--rank -1"),
-        ({"initial_std": 0}, "--initial_std 0"),
-        ({"cross_channel": "some"}, "--cross_channel some"),
-        ({"rank": 3}, "made for another architecture"),
+        ({"rank": 3}, "--rank 3: the weights"),
+        ({"cross_channel": "some"}, "were trained with voxel"),
         ({"ckpt_path": str(ROOT / "README.md")}, "checkpoint"),
         ({"ckpt_path": "/nowhere/model.pt"}, "--ckpt_path"),
         ({"output_dir": str(ROOT / "README.md")}, "is a file, not a folder"),
@@ -99,6 +95,11 @@ def test_a_wrong_option_of_inference_is_named(capsys, tmp_path, pair, settings, 
         ({"posterior": "p.pt", "image": "i.nii", "mode": "median"}, "--mode must be mean or samples, got 'median'"),
         ({"device": "cuda:77"}, "--device cuda:77: cannot be used"),
         ({"overwrite": 2}, "--overwrite must be true or false, got 2"),
+        ({"landmark_std": "wide"}, "error: --landmark_std must be a number, got 'wide'"),
+        (
+            {"corrected_structures": "all"},
+            "--corrected_structures must be label values such as 14, 30, got 'all'",
+        ),
     ],
     ids=str,
 )
@@ -108,12 +109,12 @@ def test_a_wrong_option_of_apply_is_named(capsys, settings, words):
 
 def test_debug_lets_the_error_through():
     with pytest.raises(RuntimeError) as caught:
-        run("inference", sigma=0, debug=True, device="cpu")
+        run("inference", align="foo", debug=True, device="cpu")
     chain, error = [], caught.value
     while error is not None:
         chain.append(str(error))
         error = error.__cause__
-    assert any("sigma" in text for text in chain)
+    assert any("alignment must be" in text for text in chain)
 
 
 def test_what_the_check_has_built_is_what_runs(tmp_path, pair, weights):
@@ -142,7 +143,7 @@ def test_a_default_that_refers_elsewhere_has_the_type_of_what_is_there():
     shipped = SHIPPED["inference"]
     assert shipped["num_proposals"].startswith("@")
     assert default_of("num_proposals", shipped) == 1200
-    assert default_of("sigma", shipped) == 0.5
+    assert default_of("align", shipped) == "auto"
     assert default_of("output_dir", shipped) is None  # an expression
     assert default_of("a", {"a": "@b::1", "b": [0, "@c"], "c": 7}) == 7
 
@@ -192,3 +193,40 @@ def test_a_wrong_option_of_a_training_is_named_before_it_starts(capsys, tmp_path
     assert message == "error: unknown option --refine_step; did you mean --refine_steps?"
     assert "does not exist" in refused_training(capsys, dataset_dir="/nowhere", **where)
     assert "there is no such file" in refused_training(capsys, "evaluate", "calibrate", **where)
+
+
+@pytest.mark.parametrize(
+    ("files", "option", "runs"),
+    [
+        ((), {"refine_steps": 25}, "apply, evaluation, inference"),
+        ((), {"criterion": "ece"}, "calibration"),
+        ((), {"split": "test"}, "evaluation"),
+        (("evaluate",), {"criterion": "ece"}, "calibration"),
+        (("evaluate",), {"landmarks": "l.csv"}, "apply"),
+    ],
+    ids=str,
+)
+def test_an_option_of_another_run_is_refused(capsys, tmp_path, files, option, runs):
+    # Without data, so that nothing is computed where it is not refused.
+    message = refused_training(capsys, *files, dataset_dir="/nowhere", output_dir=str(tmp_path), **option)
+    assert message == f"error: --{next(iter(option))} is an option of run {runs}, not of this run"
+
+
+@pytest.mark.parametrize(("files", "option"), [(("evaluate",), "split"), (("evaluate", "calibrate"), "criterion")])
+def test_options_of_the_run_itself_are_accepted(capsys, tmp_path, files, option):
+    assert "there is no such file" in refused_training(capsys, *files, output_dir=str(tmp_path), **{option: "ause"})
+
+
+TOGETHER = [
+    ("train.yaml", *files, override.relative_to(ROOT))
+    for files in ((), ("evaluate.yaml",), ("evaluate.yaml", "calibrate.yaml"))
+    for override in [*sorted(ROOT.glob("configs/**/*.yaml")), ROOT / "experiments/comparison.yaml"]
+    if files or override.name not in ("files.yaml", "calibrate.yaml")  # which override the evaluation
+]
+
+
+@pytest.mark.parametrize("files", TOGETHER, ids=lambda files: "-".join(map(str, files)))
+def test_what_shipped_configs_override_is_known(files):
+    parser = ConfigParser()
+    parser.read_config([str(ROOT / "configs" / name) for name in files[:-1]] + [str(ROOT / files[-1])])
+    check_names(parser.get(), shipped_parts(parser.get()))

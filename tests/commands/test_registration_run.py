@@ -13,10 +13,12 @@ import torch
 from nibabel.orientations import axcodes2ornt, io_orientation, ornt_transform
 from scipy.ndimage import binary_fill_holes
 
-from scripts.commands.registration_run import fixed_header, read_names
-from scripts.commands.result_folder import OWN
-from scripts.posterior.stored import load_posterior
-from tests.commands.conftest import SPACING, evaluator
+from scripts.data.label_names import read_names
+from scripts.files.nifti import header_of
+from scripts.outputs.filing import FilingEvents
+from scripts.outputs.folder import OWN
+from scripts.posterior.posterior_file import load
+from tests.commands.conftest import SPACING, evaluator, small_model
 
 AXES = [("L", "R"), ("P", "A"), ("I", "S")]
 ORIENTATIONS = [
@@ -100,9 +102,9 @@ def test_forward_and_inverse_make_the_identity(reference, pair):
 
 
 def test_the_uncertainty_is_that_of_the_samples(reference):
-    from scripts.posterior.stored import load_posterior
+    from scripts.posterior.posterior_file import load
 
-    stored = load_posterior(reference / "posterior.pt")
+    stored = load(reference / "posterior.pt")
     fields = [(count, stored.space.displacement(points[None])[0]) for _, count, points in stored.samples()]
     stack = torch.stack([field for count, field in fields for _ in range(count)])
     std = torch.from_numpy(nib.load(reference / "uncertainty_std.nii.gz").get_fdata()).float()
@@ -239,19 +241,19 @@ def test_alignment_is_part_of_the_transforms(pair, weights, tmp_path):
     error = [np.linalg.norm(np.subtract(dense.TransformPoint(p), back.TransformPoint(p))) for p in points]
     assert np.mean(error) < 0.1
     assert json.loads((folder / "diagnostics.json").read_text())["alignment_log_volume"] == pytest.approx(
-        np.log(abs(np.linalg.det(load_posterior(folder / "posterior.pt").space.alignment[:3, :3])))
+        np.log(abs(np.linalg.det(load(folder / "posterior.pt").space.alignment[:3, :3])))
     )
 
 
 def test_an_lps_copy_of_an_image_registers_to_the_identity(pair, weights, tmp_path):
     """A network that sees no difference proposes none: any displacement would come from the handling of the files."""
-    state = torch.load(weights, weights_only=True)
+    quiet = small_model(initial_std=0.01)
     for head in ("mean_head", "factor_head"):
-        state[f"{head}.weight"].zero_()
-    torch.save(state, tmp_path / "quiet.pt")
+        quiet.network.get_parameter(f"{head}.weight").data.zero_()
+    quiet.save(tmp_path / "quiet.pt")
     nib.save(reoriented(pair.files["fixed"], "LPS"), tmp_path / "copy.nii.gz")
     files = {"fixed": pair.files["fixed"], "moving": str(tmp_path / "copy.nii.gz")}
-    folder = run(tmp_path, str(tmp_path / "quiet.pt"), **files, align="auto", initial_std=0.01)
+    folder = run(tmp_path, str(tmp_path / "quiet.pt"), **files, align="auto")
     field = nib.load(folder / "displacement.nii.gz").get_fdata()
     assert np.linalg.norm(field, axis=-1).mean() < 0.1 * SPACING
     difference = nib.load(folder / "warped.nii.gz").get_fdata() - nib.load(pair.files["fixed"]).get_fdata()
@@ -296,8 +298,7 @@ def test_the_result_does_not_depend_on_the_chunk(pair, weights, tmp_path):
     files = {role: pair.files[role] for role in ("fixed", "moving")}
     folders = []
     for number, chunk in enumerate((1, 5, 32)):
-        work = evaluator(tmp_path / str(number), weights, **files)
-        work.options["chunk"] = chunk
+        work = evaluator(tmp_path / str(number), weights, **files, **{"sampler::settings::chunk": chunk})
         folders.append(tmp_path / str(number) / work.run()[0]["name"])
     contents = [torch.load(folder / "posterior.pt", weights_only=True) for folder in folders]
     for content in contents[1:]:
@@ -362,17 +363,15 @@ def test_the_judgement_is_that_of_the_report(pair, weights, tmp_path):
     assert judgement in (folder / "report.html").read_text(encoding="utf-8")
 
 
-def test_a_mask_says_where_the_brain_of_the_report_is(pair, weights, tmp_path, monkeypatch):
+def test_a_mask_says_where_the_brain_of_the_report_is(pair, weights, tmp_path):
     """A head in a bright box: with the brain's mask, figures about the brain are not those of the box."""
     image = nib.load(pair.files["fixed"])
     values = image.get_fdata(dtype=np.float32)
     mask = pair.write("mask", (values > 0).astype(np.uint8), image.affine)
     head = pair.write("head", np.where(values > 0, values, 0.5).astype(np.float32), image.affine)
-    seen = []
-    monkeypatch.setattr(
-        "scripts.commands.registration_run.write_result", lambda stored, result, *rest: seen.append(result)
-    )
-    run(tmp_path, weights, fixed=head, fixed_mask=mask, moving=pair.files["moving"])
+    work, seen = evaluator(tmp_path, weights, fixed=head, fixed_mask=mask, moving=pair.files["moving"]), []
+    work.add_event_handler(FilingEvents.FILING, lambda engine: seen.append(engine.state.filing.result), work)
+    work.run()
     np.testing.assert_array_equal(seen[0].brain, binary_fill_holes(values > 0))
 
 
@@ -384,9 +383,9 @@ def test_all_samples_count_alike_at_temperature_0(pair, weights, tmp_path):
 
 def test_the_header_of_what_is_no_nifti_is_none(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((3, 3, 3)))
-    assert fixed_header(str(tmp_path / "x.npy")) is None
+    assert header_of(str(tmp_path / "x.npy")) is None
     nib.save(nib.MGHImage(np.zeros((3, 3, 3), np.float32), np.eye(4)), tmp_path / "x.mgz")
-    assert fixed_header(str(tmp_path / "x.mgz")) is None
+    assert header_of(str(tmp_path / "x.mgz")) is None
 
 
 @pytest.mark.parametrize(("name", "number"), [("seg35", 14), ("freesurfer", 17)])

@@ -14,7 +14,15 @@ import pytest
 import torch
 
 from scripts.core import checkpoint
-from scripts.core.checkpoint import load_network, random_state, read, save_atomically, set_random_state
+from scripts.core.checkpoint import (
+    beside_weights,
+    load_network,
+    network_state,
+    random_state,
+    read,
+    save_atomically,
+    set_random_state,
+)
 from scripts.core.errors import CheckpointError
 from scripts.networks import ProposalLayout, ProposalNetwork
 from tests.engines.conftest import ROOT
@@ -127,6 +135,24 @@ class TestRefusal:
             read(tmp_path / "list.pt")
 
 
+STATE = {"w": torch.ones(1), "weight_scale.temperature": torch.tensor(2.5)}
+TRAINING = {"optimizer": {"lr": 1.0}, "progress": {"epoch": 2}}
+
+
+@pytest.mark.parametrize(
+    ("content", "beside"),
+    [
+        ({"model": STATE, "description": {"version": 1}, **TRAINING}, TRAINING),
+        ({"model": STATE, "description": {"version": 1}}, {}),
+        ({"network": STATE, **TRAINING}, TRAINING),  # of earlier versions
+        (STATE, {}),
+    ],
+)
+def test_weights_are_found_in_files_of_every_version_and_a_training_keeps_the_rest(content, beside):
+    assert network_state(content) == {"w": torch.ones(1)}  # the temperature was never a weight
+    assert beside_weights(content) == beside
+
+
 class TestLoadNetwork:
     def test_another_architecture_names_missing_and_unexpected(self, tmp_path):
         save_atomically(ProposalNetwork(ProposalLayout(rank=0)).state_dict(), tmp_path / "c.pt")
@@ -141,8 +167,17 @@ class TestLoadNetwork:
         save_atomically({"network": mean.state_dict(), "optimizer": {}}, tmp_path / "mean.pt")
         network = ProposalNetwork(ProposalLayout(rank=4))
         fresh = load_network(network, tmp_path / "mean.pt", strict=False)
-        assert sorted(fresh) == ["factor_head.weight", "stencil_head.weight"]
+        assert sorted(fresh) == ["factor_head.weight", "stencil_head.weight", "weight_scale.value"]
         assert torch.equal(network.mean_head.weight, mean.mean_head.weight)
+
+    def test_a_warm_start_leaves_the_spread_of_another_training_s_log_weights(self, tmp_path):
+        other, network = (ProposalNetwork(ProposalLayout(rank=4)) for _ in range(2))
+        other.weight_scale.value.fill_(40.0)
+        save_atomically({"model": other.state_dict()}, tmp_path / "s.pt")
+        assert load_network(network, tmp_path / "s.pt", strict=False) == ["weight_scale.value"]
+        assert network.weight_scale.value.isnan()
+        assert load_network(network, tmp_path / "s.pt") == []
+        assert float(network.weight_scale.value) == 40.0
 
     def test_nothing_fits(self, tmp_path):
         save_atomically({"other": torch.ones(1)}, tmp_path / "x.pt")

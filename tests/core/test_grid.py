@@ -7,8 +7,7 @@ import torch
 from monai.data import MetaTensor
 
 from scripts.core.grid import LPS, Grid
-from scripts.files.itk import to_sitk
-from tests.files.spaces import FIXED, SHEARED, affine, orientations
+from tests.files.spaces import FIXED, SHEARED, affine, orientations, to_sitk
 
 
 def test_of_a_loaded_volume():

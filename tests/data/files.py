@@ -7,7 +7,7 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 
-from scripts.data.layouts import IMAGE, LABEL
+from scripts.data.dataset_folders import IMAGE, LABEL
 from scripts.synthetic.subjects import volume_affine
 
 SHAPE = (8, 10, 12)

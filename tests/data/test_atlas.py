@@ -13,7 +13,8 @@ from monai.data import MetaTensor
 from scripts.core.errors import DataError
 from scripts.core.seg35 import SEG35
 from scripts.data import atlas
-from scripts.data.atlas import AtlasPaird, StackPaird, example_atlas
+from scripts.data.atlas import AtlasPaird, example_atlas
+from scripts.data.pair_input import stack_pair
 
 
 def test_example_atlas_is_a_labeled_brain_and_is_written_once(tmp_path):
@@ -53,6 +54,6 @@ def test_example_goes_elsewhere_when_its_folder_cannot_be_written(tmp_path, monk
 
 def test_stack_has_the_moving_image_first():
     moving, fixed = (MetaTensor(torch.full((1, 2, 3, 4), value)) for value in (1.0, 2.0))
-    image = StackPaird()({"moving": moving, "fixed": fixed})["image"]
+    image = stack_pair({"moving": moving, "fixed": fixed})["image"]
     assert image.shape == (2, 2, 3, 4)
     assert image[:, 0, 0, 0].tolist() == [1.0, 2.0]

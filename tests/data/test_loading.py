@@ -48,6 +48,26 @@ class TestLabels:
         assert item["label"].dtype == torch.int32
         assert np.array_equal(item["label"][0], values)
 
+    @pytest.mark.parametrize("dtype", [np.int32, np.float32])
+    def test_values_of_three_bytes(self, tmp_path, dtype):
+        """As FreeSurfer makes them from the colors of an annotation: red + 256 green + 65,536 blue."""
+        values = labels(1).astype(dtype)
+        values.flat[:3] = 70_000, 9_182_740, 2**24 - 1
+        item = load_transforms()({"label": write(tmp_path / "l.nii.gz", values)})
+        assert item["label"].dtype == torch.int32
+        assert np.array_equal(item["label"][0], values)
+
+    @pytest.mark.parametrize("value", [2**24, 2**24 + 1, 2**31 - 1])
+    def test_values_that_float32_would_change_are_refused(self, tmp_path, value):
+        values = labels(1).astype(np.int32)
+        values[3, 3, 3] = value
+        path = write(tmp_path / "l.nii.gz", values)
+        read = int(np.float32(value))
+        with pytest.raises(DataError, match=rf"must be in 0\.\.16777215, got 0\.\.{read}$") as caught:
+            LoadVolumed("moving_label")({"moving_label": path})
+        assert str(caught.value).startswith(f"moving_label {path}: ")
+        assert "\n" not in str(caught.value)
+
     def test_slope_that_misses_whole_numbers_by_rounding(self, tmp_path):
         image = nib.Nifti1Image(labels(0).astype(np.uint8), AFFINE)
         image.header.set_slope_inter(1.0000001, 0)
@@ -148,7 +168,7 @@ class TestBadFiles:
 
 class TestScale:
     def scale(self, values):
-        return ScaleBraind()({"image": torch.as_tensor(values)[None]})["image"][0].numpy()
+        return ScaleBraind("image")({"image": torch.as_tensor(values)[None]})["image"][0].numpy()
 
     def test_scaled_images_stay_untouched(self):
         assert np.array_equal(self.scale(brain(0)), brain(0))
@@ -179,10 +199,6 @@ class TestScale:
         values[3:5, 3:5, 3:5] = -2.0
         with pytest.raises(DataError, match="no contrast inside the brain"):
             self.scale(values)
-
-    def test_bad_percentile(self):
-        with pytest.raises(ValueError, match="percentile must be"):
-            ScaleBraind(percentile=0)
 
 
 def test_synthetic_items_are_painted():

@@ -11,6 +11,7 @@ from scripts.core.grid import Grid
 from scripts.data import pair_input
 from scripts.data.pair_again import pair_again_transforms
 from scripts.data.pair_input import pair_input_transforms
+from scripts.registration.space import PairSpace
 from scripts.synthetic.subjects import synthesize_subject
 
 MATRIX = np.array([[1.02, 0.06, 0, 2], [-0.06, 0.98, 0.01, -3], [0, -0.01, 1, 4], [0, 0, 0, 1.0]])
@@ -18,7 +19,7 @@ MATRIX = np.array([[1.02, 0.06, 0, 2], [-0.06, 0.98, 0.01, -3], [0, -0.01, 1, 4]
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    monkeypatch.setattr(pair_input, "align", lambda *_: Alignment(MATRIX, "affine", "given", 0.0, 0.0))
+    monkeypatch.setattr(pair_input, "align", lambda *_: Alignment(MATRIX, "affine", "given"))
     paths = {}
     for seed, role, spacing in ((3, "fixed", 5.0), (4, "moving", 4.0)):
         person = synthesize_subject(seed=seed, shape=tuple(int(n * 6 / spacing) for n in (26, 32, 37)), spacing=spacing)
@@ -38,7 +39,7 @@ def files(tmp_path, monkeypatch):
 def test_the_same_pair_comes_out(files):
     before = pair_input_transforms(pixdim=6.0, stride=8, alignment="affine")(files)
     grids = [Grid.of(before[key]) for key in ("fixed_file", "moving_file", "fixed")]
-    again = pair_again_transforms(*grids, MATRIX)(files)
+    again = pair_again_transforms(PairSpace(*grids, MATRIX))(files)
     for key in ("fixed", "moving", "fixed_mask"):
         assert Grid.of(again[key]).same_as(Grid.of(before[key]), 1e-6)
         torch.testing.assert_close(again[key].as_tensor(), before[key].as_tensor(), rtol=0, atol=2e-4)
@@ -49,4 +50,4 @@ def test_another_file_is_refused(files):
     before = pair_input_transforms(pixdim=6.0, stride=8, alignment="affine")(files)
     fixed, work = (Grid.of(before[key]) for key in ("fixed_file", "fixed"))
     with pytest.raises(DataError, match=r"moving image: .*name the right file with --moving"):
-        pair_again_transforms(fixed, fixed, work, MATRIX)(files)
+        pair_again_transforms(PairSpace(fixed, fixed, work, MATRIX))(files)

@@ -11,8 +11,8 @@ from scipy.ndimage import center_of_mass
 
 from scripts.core.errors import DataError
 from scripts.core.grid import Grid
-from scripts.data.antialias import Antialiasd
-from scripts.data.pair_input import pair_input_transforms
+from scripts.data.pair_input import MARGIN, pair_input_transforms
+from scripts.data.resolution import antialiased
 from tests.alignment.brains import array, brain, displaced, disturbance, reoriented, volume, whole_head
 
 WORK = 6.0
@@ -52,12 +52,12 @@ def test_the_work_grid_has_the_models_axes_spacing_and_a_size_that_fits_the_netw
 
 
 def test_the_whole_brain_is_on_the_work_grid_with_a_margin(tmp_path):
-    item = prepare(save(tmp_path, fixed=brain(1), moving=brain(2)), margin=2)
+    item = prepare(save(tmp_path, fixed=brain(1), moving=brain(2)))
     inside = array(item["fixed"]) > 0.05
     for axis in range(3):
         used = np.flatnonzero(inside.any(axis=tuple(a for a in range(3) if a != axis)))
-        assert used[0] >= 1
-        assert used[-1] <= inside.shape[axis] - 2
+        assert used[0] >= MARGIN - 1
+        assert used[-1] <= inside.shape[axis] - MARGIN
     volume_mm3 = [(array(image) > 0.05).sum() * Grid.of(image).voxel_volume for image in (item["fixed"], brain(1))]
     assert volume_mm3[0] == pytest.approx(volume_mm3[1], rel=0.1)
 
@@ -86,13 +86,12 @@ def test_the_moving_image_is_resampled_as_simpleitk_does(tmp_path):
 def test_files_of_one_and_four_millimeters_give_the_same_brightness(tmp_path):
     """Smoothing before a coarser grid: a voxel is the mean of what it covers, not the one in its middle."""
     noise = np.random.default_rng(0).uniform(0.2, 1.0, (64, 64, 64)).astype(np.float32)
-    image = {"x": volume(noise, np.diag([1.0, 1.0, 1.0, 1.0]))}
-    smooth = Antialiasd(("x",), 4.0)(image)["x"]
+    image = volume(noise, np.diag([1.0, 1.0, 1.0, 1.0]))
+    smooth = antialiased(image, 4.0)
     means = noise.reshape(16, 4, 16, 4, 16, 4).mean((1, 3, 5))
     # A Gaussian of the box's variance: the spread of the values falls about as much.
     assert float(array(smooth)[8:-8, 8:-8, 8:-8].std()) == pytest.approx(float(means.std()), rel=0.5)
-    untouched = Antialiasd(("x",), 1.0)(image)["x"]
-    assert torch.equal(untouched.as_tensor(), image["x"].as_tensor())
+    assert torch.equal(antialiased(image, 1.0).as_tensor(), image.as_tensor())
 
 
 def test_labels_stay_on_their_own_grids_as_whole_numbers(tmp_path):

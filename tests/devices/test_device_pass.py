@@ -28,7 +28,7 @@ from tests.devices.watch import MixedDevicesError, Watch
 GPU = torch.device("meta")
 SHAPE = (8, 16, 16)
 # A step of training asks for these numbers and no others: is it finite, what to write down, which proposals to redraw.
-ASKED_BY_A_STEP = {"engines/updates.py:__call__", "inference/objectives.py:forward"}
+ASKED_BY_A_STEP = {"engines/updates.py:__call__", "inference/objectives.py:outcome"}
 HANDED_OVER = {
     "inference/proposals.py:weigh_proposals",  # the log-weights
     "networks/weight_scale.py:update",  # their spread, to where σ_α is

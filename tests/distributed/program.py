@@ -23,7 +23,10 @@ from scripts.data.transforms import load_transforms
 from scripts.engines.distributed import check_agreement
 from scripts.engines.errors import ProcessError
 from scripts.evaluation.evaluator import Evaluation
+from scripts.inference.model import Model
+from scripts.inference.objectives import SIRObjective
 from scripts.networks import ProposalLayout, ProposalNetwork, UNetBackbone
+from scripts.posterior.sampler import Sampler
 from scripts.registration.local_correlation import NCCLikelihood
 from scripts.registration.target import Target
 from tests.commands.conftest import evaluator
@@ -76,8 +79,9 @@ def evaluate(folder: Path) -> dict[str, Any]:
     cohort = {"num_subjects": 3, "shape": [24, 24, 32], "spacing": 7.0}
     subjects = load_datalist(None, "all", synthetic=cohort)
     dataset = PairDataset(subjects, load_transforms(), [(0, 1), (1, 2), (2, 0)])
-    few = {"num_proposals": 6, "num_samples": 4, "temperature": 0.5, "progress": False, "figures": False}
-    run = Evaluation(network, layout, Target(NCCLikelihood(3)), dataset, SCORED, folder, **few)
+    few = {"num_proposals": 6, "num_samples": 4, "temperature": 0.5, "progress": False}
+    model = Model(network, SIRObjective(Target(NCCLikelihood(3)), layout), 7.0)
+    run = Evaluation(Sampler(model, few), dataset, SCORED, folder, progress=False, figures=False)
     return run.run()
 
 

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from scripts.core.checkpoint import save_atomically
+from scripts.core.processes import Processes
 from scripts.data.samplers import ShardSampler
 from scripts.engines import distributed
 from scripts.engines.errors import ProcessError
@@ -147,5 +148,5 @@ def test_more_processes_than_gpus_are_refused(monkeypatch):
 
 def test_too_few_pairs_to_validate_are_refused():
     with pytest.raises(ValueError, match="1 pairs are too few for 2 processes"):
-        ShardSampler(range(1), 0, 2, allow_empty=False)
-    assert len(ShardSampler(range(1), 1, 2)) == 0
+        ShardSampler(range(1), Processes(0, 2), allow_empty=False)
+    assert len(ShardSampler(range(1), Processes(1, 2))) == 0

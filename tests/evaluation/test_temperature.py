@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from scripts.evaluation.ignite_metrics import AUSE, ECE, LabelEntropy
-from scripts.evaluation.temperature import SCORES, RibbonSamples, Setting, choose
+from scripts.evaluation.temperature import SCORES, RibbonSamples, choose
+from scripts.inference.model import Weighting
+from scripts.inference.proposals import Weighted
 from scripts.inference.weights import normalize, resample
 
 LABELS = (3, 7, 22)
@@ -40,11 +42,12 @@ def test_scores_are_those_of_the_metrics():
 
 def test_choice_is_that_of_resampling_alone():
     log_weights = torch.randn(50, dtype=torch.float64, generator=torch.Generator().manual_seed(3)) * 4
-    settings = [Setting(0.5, 2.0), Setting(3.0, 4.0), Setting(50.0, 1.0)]
-    choice = choose(log_weights, settings, 20, seed=11)
+    zeros = torch.zeros(50, dtype=torch.float64)
+    weightings = [Weighting(0.5, 2.0), Weighting(3.0, 4.0), Weighting(50.0, 1.0), Weighting(1.0, None)]
+    choice = choose(Weighted(log_weights, zeros, zeros, 11), weightings, 20)
     assert choice.indices == sorted(set(choice.indices))
-    for (temperature, scale), counts, ess in zip(settings, choice.counts, choice.ess, strict=True):
-        weights = normalize(log_weights, temperature, scale)
+    for (temperature, scale), counts, ess in zip(weightings, choice.counts, choice.ess, strict=True):
+        weights = normalize(log_weights, temperature, log_weights.std() if scale is None else scale)
         alone = resample(weights, 20, torch.Generator().manual_seed(11))
         repeated = torch.tensor(choice.indices).repeat_interleave(counts.long())
         assert torch.equal(repeated, alone.sort().values)

@@ -11,7 +11,7 @@ import torch
 from scripts.core.errors import DataError
 from scripts.core.grid import Grid
 from scripts.evidence.landmarks import Landmarks, read_landmarks
-from scripts.evidence.markups import read_markups
+from scripts.evidence.point_files import read_markups
 from scripts.registration.space import PairSpace
 
 FIXED = np.array([[10.0, -20, 30], [1, 2, 3], [-4, 5, -6]])

@@ -14,6 +14,8 @@ from monai.bundle import ConfigParser
 
 from experiments import comparison
 from scripts.core.checkpoint import load_network, read, save_atomically
+from scripts.inference.model import load_model
+from tests.commands.conftest import small_model
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -66,9 +68,11 @@ def test_the_kept_weights_are_those_of_their_variant(name):
 def test_weights_are_kept_without_what_only_training_needs(tmp_path):
     comparison.keep_weights(tmp_path / "missing.pt", tmp_path / "kept.pt")
     assert not (tmp_path / "kept.pt").exists()
-    save_atomically({"network": {"w": torch.ones(2)}, "optimizer": {"big": torch.ones(99)}}, tmp_path / "last.pt")
+    model = small_model()
+    model.save(tmp_path / "last.pt", optimizer={"big": torch.ones(99)})
     comparison.keep_weights(tmp_path / "last.pt", tmp_path / "kept.pt")
-    assert read(tmp_path / "kept.pt").keys() == {"w"}
+    assert load_model(tmp_path / "kept.pt").description() == model.description()
+    assert read(tmp_path / "kept.pt").keys() == model.network.state_dict().keys()
 
 
 def recorded(monkeypatch):
@@ -106,12 +110,12 @@ def test_kept_weights_are_evaluated_without_training(tmp_path, monkeypatch):
     commands = recorded(monkeypatch)
     monkeypatch.setattr(comparison, "WEIGHTS", tmp_path / "kept")
     (tmp_path / "kept").mkdir()
-    save_atomically({"w": torch.ones(2)}, tmp_path / "kept/v_d.pt")
+    small_model().save(tmp_path / "kept/v_d.pt")
     comparison.main(["--dataset_dir", "/a", "--work_dir", str(tmp_path), "--variants", "v_d", "--kept"])
     assert tasks(commands) == ["evaluation", "add", "evaluation", "add"]  # alone, then refined
-    assert read(tmp_path / "v_d/last.pt")["network"]["w"].tolist() == [1, 1]
+    assert read(tmp_path / "v_d/last.pt")["progress"]["iteration"] == 400
     for name in comparison.ENSEMBLE:
-        save_atomically({"w": torch.ones(2)}, tmp_path / f"kept/{name}.pt")
+        small_model().save(tmp_path / f"kept/{name}.pt")
     call = ["--dataset_dir", "/a", "--work_dir", str(tmp_path), "--variants", ",".join(comparison.ENSEMBLE), "--kept"]
     comparison.main(call)
     assert tasks(commands[4:]) == ["evaluation", "add"]  # the five together

@@ -16,7 +16,6 @@ from experiments.conditioning import (
     read_rows,
     replace_table,
     run_pair,
-    settings_of,
     table,
     write_rows,
 )
@@ -87,9 +86,8 @@ def test_the_experiment_runs_with_the_shipped_config_as_it_is(tmp_path, monkeypa
         (tmp_path / name).mkdir()
         for kind, values in (("norm", subject.image), ("seg35", subject.label.astype(np.int16))):
             nib.save(nib.Nifti1Image(values, subject.affine), tmp_path / name / f"aligned_{kind}.nii.gz")
-    model = load_model(ROOT / "models/model.pt", voxel_mm=6.0)
+    model = load_model(ROOT / "models/model.pt", 4, 2, **{"preprocessing::pixdim": 6.0})
     item = load_pair(model, tmp_path, *people)
-    settings = settings_of(model, num_proposals=4, num_samples=2)
-    rows = list(run_pair(item, model, settings, structures=1, methods=["worst"]))
+    rows = list(run_pair(item, model["sampler"], structures=1, methods=["worst"]))
     assert [row["method"] for row in rows] == ["worst"]
     assert rows[0]["marks_after_mm"] < rows[0]["marks_before_mm"]

@@ -3,10 +3,11 @@
 import itertools
 
 import numpy as np
+import SimpleITK as sitk  # noqa: N813
 from scipy.ndimage import gaussian_filter, map_coordinates
 from scipy.spatial.transform import Rotation
 
-from scripts.core.grid import Grid
+from scripts.core.grid import LPS, Grid
 
 
 def rotation(*degrees: float) -> np.ndarray:
@@ -84,3 +85,18 @@ def at_points(field: np.ndarray, grid: Grid, points: np.ndarray) -> np.ndarray:
     """A field at RAS points, linear, continued by its border values; (N, 3)."""
     places = grid.to_indices(points).T
     return np.stack([map_coordinates(part.astype(np.float64), places, order=1, mode="nearest") for part in field], 1)
+
+
+def to_sitk(array: np.ndarray, grid: Grid) -> sitk.Image:
+    """An array [X, Y, Z], or [X, Y, Z, C] with the components of vectors, as a SimpleITK image."""
+    image = sitk.GetImageFromArray(np.ascontiguousarray(np.swapaxes(array, 0, 2)), isVector=array.ndim == 4)
+    affine = LPS @ grid.affine
+    image.SetOrigin(affine[:3, 3].tolist())
+    image.SetSpacing(grid.spacing.tolist())
+    image.SetDirection((affine[:3, :3] / grid.spacing).ravel().tolist())
+    return image
+
+
+def from_sitk(image: sitk.Image) -> np.ndarray:
+    """The array [X, Y, Z], or [X, Y, Z, C], of a SimpleITK image."""
+    return np.ascontiguousarray(np.swapaxes(sitk.GetArrayViewFromImage(image), 0, 2))

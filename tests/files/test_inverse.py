@@ -6,10 +6,10 @@ import SimpleITK as sitk  # noqa: N813
 import torch
 
 from scripts.core.grid import Grid
+from scripts.files import inverse as module
 from scripts.files.inverse import invert
-from scripts.files.itk import from_sitk, to_sitk
 from scripts.posterior.folds import jacobian_determinant
-from tests.files.spaces import FIXED, SHEARED, at_points, centered, points_of, rotation, smooth
+from tests.files.spaces import FIXED, SHEARED, at_points, centered, from_sitk, points_of, rotation, smooth, to_sitk
 
 GRIDS = {**FIXED, "sheared": SHEARED}
 
@@ -30,7 +30,7 @@ class TestKnownMaps:
     def test_the_identity_needs_no_step(self, grid):
         result = invert(np.zeros((3, *grid.shape), np.float32), grid)
         assert not result.field.any()
-        assert (result.mean_error_mm, result.max_error_mm, result.iterations, result.unsolved) == (0, 0, 0, 0)
+        assert (result.mean_error_mm, result.max_error_mm) == (0, 0)
 
     def test_a_shift_goes_back_also_at_the_border(self, grid):
         field = np.empty((3, *grid.shape), np.float32)
@@ -58,7 +58,6 @@ def test_random_fields_are_undone_to_the_tolerance_and_the_errors_are_true(grid)
         result = invert(field, grid, tolerance_mm=tolerance)
         true = errors(field, result.field, grid)
         assert true.max() < tolerance
-        assert result.unsolved == 0
         assert result.mean_error_mm == pytest.approx(true.mean(), abs=1e-5)
         assert result.max_error_mm == pytest.approx(true.max(), abs=1e-5)
 
@@ -73,26 +72,24 @@ def test_folded_voxels_are_solved_too(name):
     true = errors(field, result.field, grid)
     assert true.mean() < 0.01
     assert np.isclose(result.max_error_mm, true.max(), atol=1e-4)
-    assert result.unsolved == (true > 0.01).sum()
-    assert result.unsolved < 1e-3 * true.size
+    assert (true > 0.01).mean() < 1e-3
 
 
-def test_too_few_steps_are_not_hidden():
+def test_too_few_steps_are_not_hidden(monkeypatch):
+    monkeypatch.setattr(module, "_MOST_STEPS", 0)
     grid = FIXED["oblique"]
     field = smooth((3, *grid.shape), largest=3.0)
-    result = invert(field, grid, iterations=0)
+    result = invert(field, grid)
     true = errors(field, result.field, grid)
-    assert result.iterations == 0
-    assert result.unsolved == (true > 0.01).sum() > 0
     assert result.max_error_mm == pytest.approx(true.max(), rel=1e-4)
-    assert invert(field, grid).iterations > 0
+    assert result.max_error_mm > 0.01
 
 
 def test_agrees_with_simpleitk_where_the_field_is_gentle():
     grid = centered((24, 26, 22), FIXED["left-handed"].affine[:3, :3])
     field = smooth((3, *grid.shape), largest=2.0, sigma=3.0)
     vectors = to_sitk(np.moveaxis(field, 0, -1).astype(np.float64) * [-1, -1, 1], grid)
-    found = from_sitk(sitk.InvertDisplacementField(vectors, 50, 1e-3, 1e-4, False))[0] * [-1, -1, 1]
+    found = from_sitk(sitk.InvertDisplacementField(vectors, 50, 1e-3, 1e-4, False)) * [-1, -1, 1]
     inside = (slice(5, -5),) * 3  # beyond the border ITK's field is zero
     ours = np.moveaxis(invert(field, grid, tolerance_mm=1e-3).field, 0, -1)
     np.testing.assert_allclose(ours[inside], found[inside], atol=5e-3)
@@ -105,19 +102,6 @@ def test_a_single_slice_and_a_single_voxel():
     assert invert(np.ones((3, 1, 1, 1)), Grid((1, 1, 1), np.eye(4))).field.tolist() == [[[[-1]]], [[[-1]]], [[[-1]]]]
 
 
-def test_the_result_is_of_the_fields_kind():
-    grid = FIXED["RAS"]
-    field = smooth((3, *grid.shape), largest=2.0)
-    expected = invert(field, grid).field
-    assert expected.dtype == np.float32
-    tensor = invert(torch.from_numpy(field).requires_grad_(), grid).field
-    assert isinstance(tensor, torch.Tensor)
-    np.testing.assert_array_equal(tensor.numpy(), expected)
-    double = invert(field.astype(np.float64), grid).field
-    assert double.dtype == np.float64
-    np.testing.assert_allclose(double, expected, atol=1e-6)
-
-
 def test_the_field_is_left_alone_and_the_result_repeats():
     grid = FIXED["oblique"]
     field = smooth((3, *grid.shape), largest=5.0)  # with folds
@@ -125,6 +109,7 @@ def test_the_field_is_left_alone_and_the_result_repeats():
     first, second = invert(field, grid), invert(field, grid)
     np.testing.assert_array_equal(field, copy)
     np.testing.assert_array_equal(first.field, second.field)
+    assert first.field.dtype == np.float32
 
 
 def test_refuses_what_is_no_field():

@@ -9,12 +9,16 @@ from scipy.ndimage import map_coordinates
 
 from scripts.inference.detail import detail_target, find_detail
 from scripts.posterior.folds import fold_percentage
-from scripts.registration.local_correlation import local_ncc
+from scripts.registration.local_correlation import NCCLikelihood, local_ncc
+from scripts.registration.prior import DiffusionPrior, HyperelasticPrior
 from scripts.registration.spline import on_work_grid, upsample
+from scripts.registration.target import Target
+from scripts.registration.transform import VelocityTransform
 from scripts.registration.warp import warp
 from tests.registration.conftest import brain_like
 
 WORK = (24, 16, 20)
+TARGET = Target(NCCLikelihood(5), DiffusionPrior(1.0))
 
 
 def noise(*shape, seed=0, size=1.0):
@@ -56,7 +60,7 @@ def test_the_steps_find_detail_without_folds(pair):
     fixed, moving = pair
     coarse = torch.zeros(3, *(size // 2 for size in WORK))
     done = []
-    found = find_detail(coarse, fixed, moving, 12, progress=done.append)
+    found = find_detail(coarse, fixed, moving, 12, target=TARGET, progress=done.append)
     assert done == list(range(1, 13))
     assert found.gain > 0
     assert found.control_points.shape == (3, *WORK)
@@ -69,8 +73,8 @@ def test_the_steps_find_detail_without_folds(pair):
 def test_the_gain_is_that_of_the_log_posterior(pair):
     fixed, moving = pair
     coarse = noise(*(size // 2 for size in WORK), size=0.2)
-    found = find_detail(coarse, fixed, moving, 5)
-    target = detail_target()
+    found = find_detail(coarse, fixed, moving, 5, target=TARGET)
+    target = detail_target(TARGET)
     prepared = target.prepare(moving, fixed)[0]
     start = 2 * on_work_grid(coarse, 2, WORK)[None]
     end = start + 2 * found.control_points[None]
@@ -81,6 +85,13 @@ def test_the_gain_is_that_of_the_log_posterior(pair):
 def test_where_the_mask_is_empty_nothing_is_found(pair):
     fixed, moving = pair
     coarse = torch.zeros(3, *(size // 2 for size in WORK))
-    found = find_detail(coarse, fixed, moving, 3, mask=torch.zeros_like(fixed))
+    found = find_detail(coarse, fixed, moving, 3, target=TARGET, mask=torch.zeros_like(fixed))
     assert not found.control_points.any()
     assert found.gain == 0
+
+
+def test_the_posterior_at_the_images_resolution_is_the_models_own():
+    target = detail_target(Target(NCCLikelihood(5, 0.7), HyperelasticPrior(2.0), None, VelocityTransform()))
+    assert target.likelihood.settings() == NCCLikelihood(9, 0.7).settings()
+    assert target.prior.settings() == HyperelasticPrior(2.0).settings()
+    assert target.transform.settings() == {"kind": "displacement", "factor": 2}

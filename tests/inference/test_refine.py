@@ -1,14 +1,15 @@
 import pytest
 import torch
-from torch import nn
 
-from scripts.inference.objectives import MeanObjective, SIRObjective, VariationalObjective
+from scripts.inference.objectives import MeanObjective, SIRObjective
 from scripts.inference.observations import Observations
-from scripts.inference.refine import Refinement, evidence_weight, refine, with_price_on_folds
+from scripts.inference.refine import refine_all, refine_mean, with_price_on_folds
 from scripts.networks import ProposalLayout
 from scripts.posterior.folds import fold_percentage
-from scripts.registration.local_correlation import NCCLikelihood
-from scripts.registration.prior import DiffusionPrior
+from scripts.registration.local_correlation import MSELikelihood, NCCLikelihood
+from scripts.registration.mutual_information import MutualInformationLikelihood
+from scripts.registration.prior import DiffusionPrior, HyperelasticPrior
+from scripts.registration.self_similarity import MINDLikelihood
 from scripts.registration.spline import upsample
 from scripts.registration.target import Target
 from scripts.registration.transform import DisplacementTransform, VelocityTransform
@@ -26,88 +27,82 @@ def case():
     layout = ProposalLayout("voxel", 2, initial_std=0.05)
     target = Target(NCCLikelihood(5, 0.5), DiffusionPrior(0.1), DiffusionPrior(0.1), DisplacementTransform())
     objective = SIRObjective(target, layout, num_proposals=4, num_resampled=2)
-    return torch.zeros(1, layout.out_channels, 8, 8, 8), objective, moving, fixed, truth
+    return torch.zeros(1, layout.out_channels, 8, 8, 8), objective, target.prepare(moving, fixed)[0], truth
 
 
 def test_it_finds_the_field_and_says_by_how_much(case):
-    raw, objective, moving, fixed, truth = case
-    refined = refine(raw, objective, moving, fixed, 40)
-    error = (refined.raw[:, :3] - truth).square().mean()
-    assert error < 0.5 * truth.square().mean()
-    pair = objective.target.prepare(moving, fixed)[0]
-    assert refined.before == pytest.approx(float(objective.target(pair, raw[:, :3])))
-    assert refined.after == pytest.approx(float(objective.target(pair, refined.raw[:, :3])))
+    raw, objective, pair, truth = case
+    start, target = raw[:, :3], objective.target
+    refined = refine_mean(start, target, pair, 40)
+    assert (refined.mean - truth).square().mean() < 0.5 * truth.square().mean()
+    torch.testing.assert_close(refined.before, target(pair, start))
+    torch.testing.assert_close(refined.after, target(pair, refined.mean))
     assert refined.after > refined.before
-    assert torch.equal(refined.raw[:, 3:], raw[:, 3:])  # L and R were not asked for
+
+
+def test_fields_climb_each_for_itself(case):
+    raw, objective, pair, truth = case
+    starts = torch.cat([raw[:, :3], 0.5 * truth])
+    together = refine_mean(starts, objective.target, pair, 5)
+    alone = [refine_mean(start, objective.target, pair, 5) for start in starts.split(1)]
+    torch.testing.assert_close(together.mean, torch.cat([one.mean for one in alone]), rtol=0, atol=1e-4)
+    torch.testing.assert_close(together.after, torch.cat([one.after for one in alone]), rtol=1e-5, atol=0)
 
 
 def test_all_parts_move_if_asked_for(case):
-    raw, objective, moving, fixed, _ = case
-    refined = refine(raw, objective, moving, fixed, 3, parts="all")
-    assert (refined.raw[:, 3:] != raw[:, 3:]).any()
-
-
-@pytest.mark.parametrize("parts", ["mean", "all"])
-def test_same_seed_same_result_and_the_objective_is_left_alone(case, parts):
-    raw, objective, moving, fixed, _ = case
+    raw, objective, pair, _ = case
     steps = []
-    first = refine(raw, objective, moving, fixed, 3, parts=parts, seed=5, progress=steps.append)
-    again = refine(raw, objective, moving, fixed, 3, parts=parts, seed=5)
-    assert torch.equal(first.raw, again.raw)
-    other = refine(raw, objective, moving, fixed, 3, parts=parts, seed=6)
-    assert torch.equal(first.raw, other.raw) == (parts == "mean")  # the mean alone needs no noise
+    refined = refine_all(raw, objective, pair, 3, seed=5, progress=steps.append)
+    assert (refined.raw[:, 3:] != raw[:, 3:]).any()
+    assert refined.after > refined.before
     assert steps == [1, 2, 3]
+    assert torch.equal(refine_all(raw, objective, pair, 3, seed=5).raw, refined.raw)
+    assert not torch.equal(refine_all(raw, objective, pair, 3, seed=6).raw, refined.raw)
     assert bool(objective.scale.value.isnan())  # no σ_α was taken in
 
 
 def test_steps_that_make_it_worse_are_taken_back(case):
-    raw, objective, moving, fixed, truth = case
-    good = raw.clone()
-    good[:, :3] = truth
-    refined = refine(good, objective, moving, fixed, 2, learning_rate=50.0)
-    assert torch.equal(refined.raw, good)
+    _, objective, pair, truth = case
+    refined = refine_mean(truth, objective.target, pair, 2, learning_rate=50.0)
+    assert torch.equal(refined.mean, truth)
     assert refined.after == refined.before
 
 
-def test_works_where_gradients_are_off_and_refuses_unknown_parts(case):
-    raw, objective, moving, fixed, _ = case
+def test_works_where_gradients_are_off(case):
+    raw, objective, pair, _ = case
     with torch.no_grad():
-        assert refine(raw, objective, moving, fixed, 1).raw.shape == raw.shape
-    with pytest.raises(ValueError, match="parts"):
-        refine(raw, objective, moving, fixed, 1, parts="R")
+        assert refine_all(raw, objective, pair, 1).raw.shape == raw.shape
+        assert refine_mean(raw[:, :3], objective.target, pair, 1).after > 0
 
 
 def test_a_mask_leaves_the_rest_to_the_prior(case):
-    raw, objective, moving, fixed, _ = case
-    mask = torch.zeros_like(fixed)
-    assert isinstance(objective, nn.Module)
-    refined = refine(raw, objective, moving, fixed, 5, mask=mask)
-    assert torch.equal(refined.raw, raw)  # nothing to gain
+    raw, objective, pair, _ = case
+    masked = pair._replace(mask=torch.zeros_like(pair.moving), arranged=[])
+    refined = refine_mean(raw[:, :3], objective.target, masked, 5)
+    assert torch.equal(refined.mean, raw[:, :3])  # nothing to gain
 
 
-def test_the_mean_alone_climbs_its_own_log_posterior_whatever_the_objective(case):
-    raw, objective, moving, fixed, _ = case
-    target, layout = objective.target, objective.layout
-    refined = [
-        refine(raw, kind, moving, fixed, 5).raw
-        for kind in (objective, VariationalObjective(target, layout), MeanObjective(target, layout))
-    ]
-    assert torch.equal(refined[0], refined[1])
-    assert torch.equal(refined[0], refined[2])
-    # One step by hand: Adam's first goes the whole rate in every coordinate, along the sign of the gradient.
-    mean = raw[:, :3].clone().requires_grad_()
-    pair, priced = target.prepare(moving, fixed)[0], with_price_on_folds(target)
+def test_one_step_by_hand(case):
+    """Adam's first goes the whole rate in every coordinate, along the sign of the gradient."""
+    raw, objective, pair, _ = case
+    mean, priced = raw[:, :3].clone().requires_grad_(), with_price_on_folds(objective.target)
     (priced(pair, mean) + priced.log_mean_prior(mean)).sum().backward()
-    step = refine(raw, objective, moving, fixed, 1, learning_rate=0.01).raw[:, :3]
+    step = refine_mean(raw[:, :3], objective.target, pair, 1, learning_rate=0.01).mean
     clear = mean.grad.abs() > 1e-3
     torch.testing.assert_close(step[clear], 0.01 * mean.grad.sign()[clear], rtol=1e-2, atol=0)
 
 
+def test_what_the_pair_shares_is_computed_once(case, monkeypatch):
+    raw, objective, pair, _ = case
+    monkeypatch.setattr(NCCLikelihood, "precompute", lambda *_: pytest.fail("the fixed image's statistics are known"))
+    refine_mean(raw[:, :3], objective.target, pair, 2)
+    refine_all(raw, objective, pair, 2)
+
+
 def test_folds_have_a_price_and_nothing_else_has(case):
-    raw, objective, moving, fixed, _ = case
+    raw, objective, pair, _ = case
     target = objective.target
     priced = with_price_on_folds(target)
-    pair = target.prepare(moving, fixed)[0]
     ramp = torch.zeros(1, 3, 8, 8, 8)
     ramp[0, 0] = torch.arange(8.0)[:, None, None]
     for slope, folds in ((1.5, False), (-1.8, False), (-2.5, True)):  # φ stretches x by 1 + slope / 2
@@ -120,61 +115,52 @@ def test_folds_have_a_price_and_nothing_else_has(case):
     )
     assert velocity.mean_prior is None
     # A start that is folded comes out unfolded, without the field being held back elsewhere.
-    start = raw.clone()
+    start = raw[:, :3].clone()
     start[:, 0, 3] = 5.0
-    refined = refine(start, objective, moving, fixed, 40).raw[:, :3]
-    folded = [float(fold_percentage(upsample(field, 2))) for field in (start[:, :3], refined)]
+    refined = refine_mean(start, target, pair, 40).mean
+    folded = [float(fold_percentage(upsample(field, 2))) for field in (start, refined)]
     assert folded[0] > 1
     assert folded[1] < 0.1 * folded[0]
 
 
-@pytest.mark.parametrize("parts", ["mean", "all"])
-def test_a_deterministic_field_can_be_refined(case, parts):
-    raw, objective, moving, fixed, _ = case
+@pytest.mark.parametrize(("prior", "stiffness"), [(DiffusionPrior(3.0), 3.0), (HyperelasticPrior(8.0), 8.0)])
+def test_the_price_goes_with_the_stiffness_of_the_prior(prior, stiffness):
+    assert with_price_on_folds(Target(NCCLikelihood(5), prior)).mean_prior.weight == 1000 * stiffness
+
+
+def test_a_deterministic_field_can_be_refined(case):
+    raw, objective, pair, _ = case
     alone = MeanObjective(objective.target, ProposalLayout(rank=0, deterministic=True))
-    refined = refine(raw[:, :3], alone, moving, fixed, 5, parts=parts)
+    refined = refine_all(raw[:, :3], alone, pair, 5)
     assert refined.after > refined.before
-    torch.testing.assert_close(refined.raw, refine(raw, objective, moving, fixed, 5).raw[:, :3])
-
-
-def test_refinement_of_a_whole_evaluation(case):
-    raw, objective, moving, fixed, _ = case
-    refinement = Refinement(objective, 3, "all")
-    expected = refine(raw, objective, moving, fixed, 3, parts="all", seed=7).raw
-    assert torch.equal(refinement(raw, moving, fixed, 7), expected)
-    assert refinement.settings | {"objective": "SIRObjective", "objective.num_proposals": 4} == refinement.settings
-    assert Refinement(objective, 3).settings == {"refine_steps": 3, "refine_parts": "mean"}
-    assert Refinement()(raw, moving, fixed) is raw
+    torch.testing.assert_close(refined.raw, refine_mean(raw[:, :3], objective.target, pair, 5).mean)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("likelihood", "weight"),
     [
-        ({"steps": -1}, "refine_steps must be a whole number of at least 0, got -1"),
-        ({"steps": 2.5}, "whole number"),
-        ({"steps": True}, "whole number"),
-        ({"parts": "L"}, "refine_parts must be mean or all, got 'L'"),
-        ({"steps": 1}, "needs the objective"),
+        (NCCLikelihood(5), 125.0),
+        (NCCLikelihood(9, 0.25), 4 * 729.0),
+        (MSELikelihood(0.05), 1.0),  # each voxel is an observation; its σ is no scale of a correlation
+        (MINDLikelihood(), 125.0),
+        (MutualInformationLikelihood(weight=2.0), 2.0),
     ],
 )
-def test_a_refinement_that_is_none(options, message):
-    with pytest.raises(ValueError, match=message):
-        Refinement(**options)
+def test_how_often_a_number_of_the_expert_counts(likelihood, weight):
+    assert likelihood.evidence_weight == weight
 
 
 def test_what_is_known_is_climbed_together_with_the_images(case):
     """The field is known at one place to be elsewhere than the images say: there it goes, and little else does."""
-    raw, objective, moving, fixed, _ = case
+    raw, objective, pair, _ = case
     one = torch.full((1,), 3.0, dtype=torch.float64)
     known = Observations(one[:, None].repeat(1, 3), torch.tensor([[1.0, 0, 0]]).double(), one - 1.0, one / 30)
 
     def evidence(z):
         return -0.5 * ((known.values - known.apply(z)[0]) / known.std).square().sum()
 
-    alone, both = (refine(raw, objective, moving, fixed, 40, evidence=e).raw[:, :3] for e in (None, evidence))
+    alone, both = (refine_mean(raw[:, :3], objective.target, pair, 40, evidence=e).mean for e in (None, evidence))
     assert float(known.apply(both)) == pytest.approx(2.0, abs=0.15)
     assert abs(float(known.apply(alone)) - 2.0) > 0.5
     far = (both - alone)[..., 6:].abs().mean()
     assert far < 0.2 * (both - alone)[..., 2:5, 2:5, 2:5].abs().mean()
-    assert evidence_weight(objective.target) == 125
-    assert evidence_weight(Target(NCCLikelihood(9, 0.25))) == 4 * 729

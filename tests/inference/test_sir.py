@@ -45,7 +45,7 @@ class TestSIR:
         objective = SIRObjective(target, layout_of("D"))
         apply(objective, random_raw(layout_of("D")), y)
         state = objective.state_dict()
-        assert list(state) == ["scale.value", "scale.temperature"]
+        assert list(state) == ["scale.value"]
         assert torch.isfinite(state["scale.value"])
 
     @pytest.mark.parametrize("density", [True, False])

@@ -1,15 +1,15 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 import numpy as np
 import pytest
 import torch
 from arviz_stats.base import array_stats
 
-from scripts.inference.errors import WeightError, WeightWarning
-from scripts.inference.weights import effective_sample_size, normalize, pareto_khat, resample, warn_if_degenerate
+from scripts.inference.errors import WeightError
+from scripts.inference.proposals import Draws, Weighted
+from scripts.inference.weights import effective_sample_size, normalize, pareto_khat, resample
 
 
 def test_weights_are_unchanged_by_a_constant():
@@ -27,16 +27,11 @@ def test_equal_weights_have_an_effective_sample_size_of_n():
     assert effective_sample_size(normalize(torch.full((40, 3), -7.0))).tolist() == pytest.approx([40.0] * 3)
 
 
-def test_one_dominant_sample_has_an_effective_sample_size_of_one_and_a_warning():
+def test_one_dominant_sample_has_an_effective_sample_size_of_one():
     log_weights = torch.zeros(100)
     log_weights[17] = 1e4
     weights = normalize(log_weights)
     assert effective_sample_size(weights) == pytest.approx(1.0)
-    with pytest.warns(WeightWarning, match=r"1\.0 of 100"):
-        warn_if_degenerate(weights)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warn_if_degenerate(normalize(torch.zeros(100)))
 
 
 def test_effective_sample_size_by_hand():
@@ -60,6 +55,35 @@ def test_weights_that_mean_nothing_are_a_clear_error(values, message):
 
 def test_a_single_minus_infinity_is_just_a_zero_weight():
     assert normalize(torch.tensor([0.0, -math.inf, 0.0])).tolist() == [0.5, 0.0, 0.5]
+
+
+@pytest.mark.parametrize("temperature", [0.0, torch.tensor([0.0, 0.0])])
+def test_at_temperature_zero_what_explains_nothing_still_has_no_weight(temperature):
+    log_weights = torch.tensor([[0.0, -3.0], [-math.inf, 2.0], [700.0, -math.inf]])
+    assert normalize(log_weights, temperature).tolist() == [[0.5, 0.5], [0.0, 0.5], [0.5, 0.0]]
+    # Further evidence is not tempered: the weights of the others are e⁰ : e^log 3.
+    evidence = torch.tensor([[0.0, 0.0], [9.0, math.log(3)], [math.log(3), 9.0]], dtype=torch.float64)
+    expected = torch.tensor([[0.25, 0.25], [0.0, 0.75], [0.75, 0.0]], dtype=torch.float64)
+    torch.testing.assert_close(normalize(log_weights, temperature, log_evidence=evidence), expected)
+
+
+def test_the_temperature_has_a_gradient_beside_weights_of_zero():
+    temperature = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    log_weights = torch.tensor([0.0, -math.inf, 1.0], dtype=torch.float64)
+    normalize(log_weights, temperature)[2].backward()
+    likely = 1 / (1 + math.exp(-2.0))
+    assert temperature.grad is not None
+    assert float(temperature.grad) == pytest.approx(likely * (1 - likely))
+
+
+def test_khat_is_that_of_the_weights_at_temperature_zero_too():
+    likelihood = torch.zeros(200, dtype=torch.float64)
+    likelihood[::7] = -math.inf
+    evidence = torch.randn(200, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    zeros = torch.zeros_like(likelihood)
+    draws = Draws.of(Weighted(likelihood, zeros, zeros, 0, evidence), 20, temperature=0.0, scale=5.0)
+    assert draws.khat == pareto_khat(evidence.masked_fill(likelihood.isneginf(), -math.inf))
+    assert not draws.weights[::7].any()
 
 
 def test_resampled_counts_are_unbiased():

@@ -112,10 +112,18 @@ def test_gradients_reach_every_parameter():
         assert parameter.grad.abs().sum() > 0, name
 
 
-def test_another_backbone_from_monai():
-    inner = SegResNet(spatial_dims=3, init_filters=8, in_channels=2, out_channels=12)
-    network = ProposalNetwork(ProposalLayout(rank=2), MonaiBackbone(inner, features=12, stride=8))
-    assert network(torch.rand(1, 2, 16, 16, 24)).shape == (1, 54, 8, 8, 12)
+def test_another_backbone_from_monai_by_name_or_built():
+    arguments = {"spatial_dims": 3, "init_filters": 8, "in_channels": 2, "out_channels": 12}
+    outputs = []
+    for inner in ({"name": "SegResNet", **arguments}, SegResNet(**arguments)):
+        backbone = MonaiBackbone(inner, features=12, stride=8)
+        network = ProposalNetwork(ProposalLayout(rank=2), backbone)
+        torch.manual_seed(0)
+        for parameter in network.parameters():
+            nn.init.normal_(parameter, std=0.1)
+        outputs.append(network(torch.rand(1, 2, 16, 16, 24)))
+    assert outputs[0].shape == (1, 54, 8, 8, 12)
+    assert torch.equal(*outputs)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 16, 16, 16), (1, 2, 16, 16, 20), (2, 16, 16, 16)])

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from scripts.networks import ProposalLayout, ProposalNetwork, UNetBackbone, WeightScale
+from scripts.networks.weight_scale import trained_scale
 
 
 def test_first_spread_is_taken_as_is():
@@ -98,6 +99,13 @@ class TestInsideTheNetwork:
         again = self.network()
         again.load_state_dict(state)
         assert float(again.weight_scale.value) == pytest.approx(2.0)
+
+    def test_what_training_left_is_a_number_or_nothing(self):
+        network = self.network()
+        assert trained_scale(network) is None
+        network.weight_scale.update(torch.tensor([0.0, 2.0, 4.0]))
+        assert trained_scale(network) == pytest.approx(2.0)
+        assert trained_scale(torch.nn.Linear(2, 2)) is None
 
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0, 1.5])

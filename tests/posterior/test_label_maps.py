@@ -27,6 +27,13 @@ def test_values_beyond_the_table_are_background():
     assert encode_labels(torch.tensor([MAX_LABEL, 0]), [0, MAX_LABEL]).tolist() == [2, 1]
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32])
+def test_labels_of_three_bytes(dtype):
+    values = torch.tensor([70_000, 16_777_215, 70_001, 4464, 0, 70_000], dtype=dtype)  # 4464 = 70,000 in two bytes
+    assert encode_labels(values, [70_000, 16_777_215]).tolist() == [1, 2, 0, 0, 0, 1]
+    assert encode_labels(values, [16_777_215, *range(300), 70_000]).tolist() == [302, 1, 0, 0, 2, 302]
+
+
 def test_more_structures_than_a_byte_can_number():
     values = torch.arange(400)
     assert encode_labels(values, range(400)).tolist() == list(range(1, 401))
@@ -56,8 +63,8 @@ def test_complex_values_are_refused():
         ([], "at least one label id"),
         ([1, 2, 1], r"distinct label ids, got \[1\]"),
         ([1.5], "whole numbers as label ids"),
-        ([-1], "in 0 … 65535"),
-        ([70_000], "in 0 … 65535"),
+        ([-1], "in 0 … 16777215"),
+        ([2**24], "in 0 … 16777215"),
     ],
 )
 def test_unusable_label_lists_are_refused(labels, message):

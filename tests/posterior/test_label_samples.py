@@ -64,6 +64,15 @@ def test_hand_counted_votes():
     assert summary.entropy.flatten().tolist() == pytest.approx([quarter, 0, quarter, half], abs=1e-14)
 
 
+def test_labels_of_three_bytes():
+    samples = LabelSamples([9_182_740, 70_000], truth=torch.tensor([[[70_000, 0]]]))
+    samples.add(torch.tensor([[[70_000, 9_182_740]]]), weight=3)
+    samples.add(torch.tensor([[[9_182_740, 0]]]))
+    assert samples.summary().label.flatten().tolist() == [70_000, 9_182_740]
+    assert samples.probability(70_000).flatten().tolist() == [0.75, 0.0]
+    assert samples.dice[0].tolist() == [0.0, 1.0]
+
+
 def test_ties_go_to_none_and_then_to_the_first_label():
     samples = LabelSamples([5, 2])
     samples.add(torch.tensor([0, 2]).view(1, 1, 2))

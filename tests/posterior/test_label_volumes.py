@@ -6,6 +6,8 @@ import torch
 
 from scripts.core.errors import DataError
 from scripts.core.grid import Grid
+from scripts.data.loading import LoadVolumed
+from scripts.files.nifti import write_volume
 from scripts.posterior.label_volumes import LabelAccumulator, label_values, structure_names, write_volumes
 from scripts.registration.space import PairSpace
 
@@ -46,6 +48,19 @@ def test_probabilities_volumes_and_dice_by_hand(tmp_path):
     assert line["name"] == "slab, <big>"
     assert line["label"] == "9000"
     assert float(line["fixed_volume_mm3"]) == 96
+
+
+@pytest.mark.parametrize("value", [70_000, 9_182_740, 2**24 - 1])
+def test_labels_of_three_bytes_are_carried_over(value, tmp_path):
+    accumulator = LabelAccumulator(slab(2, 4, value), SPACE, fixed_label=slab(1, 3, value))
+    accumulator.add(shift(1), 1)
+    result = accumulator.result()
+    assert result.label[:, 0, 0].tolist() == [0, value, value, 0, 0, 0]
+    (row,) = result.volumes
+    assert (row.label, row.name, row.dice) == (value, f"label {value}", 1.0)
+    write_volume(tmp_path / "l.nii.gz", result.label, GRID)
+    item = LoadVolumed("moving_label")({"moving_label": tmp_path / "l.nii.gz"})
+    assert np.array_equal(item["moving_label"][0], result.label)
 
 
 def test_a_structure_that_the_fixed_map_lacks_has_no_dice():

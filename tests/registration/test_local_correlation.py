@@ -10,7 +10,6 @@ from scipy.ndimage import uniform_filter
 from scripts.registration.errors import OptionError, RegistrationError, ShapeError
 from scripts.registration.local_correlation import (
     EPS,
-    LocalNCC,
     MSELikelihood,
     NCCLikelihood,
     box_sum,
@@ -44,7 +43,7 @@ def autograd_ncc(fixed, moving, window, eps=EPS):
     return covariance**2 / ((f_var + eps) * (m_var + eps))
 
 
-class TestLocalNCC:
+class TestLocalCorrelation:
     @pytest.mark.parametrize("window", [1, 3, 5, 9])
     def test_agrees_with_the_definition(self, window, device):
         fixed, moving = brain_like(*GRID, seed=1), brain_like(*GRID, seed=2)
@@ -113,7 +112,7 @@ class TestLocalNCC:
         torch.testing.assert_close(result.double(), expected, rtol=1e-3, atol=1e-5 * float(expected.abs().max()))
 
     def test_one_fixed_image_serves_many_samples(self, device):
-        module = LocalNCC(5)
+        module = NCCLikelihood(5)
         fixed = brain_like(*GRID, seed=1).to(device)
         moving = torch.cat([brain_like(*GRID, seed=s) for s in (2, 3, 4)]).to(device)
         statistics = module.precompute(fixed)
@@ -125,7 +124,7 @@ class TestLocalNCC:
         with pytest.raises(OptionError, match="expected window to be odd and positive, got 4"):
             local_ncc(image, image, 4)
         with pytest.raises(OptionError, match="window"):
-            LocalNCC(3)(fixed_statistics(image, 5), image)
+            NCCLikelihood(3)(fixed_statistics(image, 5), image)
         with pytest.raises(ShapeError, match=r"expected moving of shape \[B, 1, X, Y, Z\], got \(1, 2, 5, 5, 5\)"):
             local_ncc(image, image.expand(1, 2, 5, 5, 5))
         with pytest.raises(ShapeError, match="expected fixed"):

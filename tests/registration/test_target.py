@@ -182,7 +182,7 @@ def test_mean_prior_is_no_part_of_a_sample_s_density():
     assert torch.equal(*results)
 
 
-@pytest.mark.parametrize("transform", [None, VelocityTransform(steps=2), VelocityTransform(steps=2, grid="image")])
+@pytest.mark.parametrize("transform", [None, VelocityTransform(steps=2)])
 @pytest.mark.parametrize("likelihood", [NCCLikelihood(window=3), MSELikelihood()])
 def test_gradient(likelihood, transform):
     shape = (4, 6, 4)

@@ -11,7 +11,7 @@ from scripts.registration.transform import DisplacementTransform, VelocityTransf
 from scripts.registration.warp import warp
 from tests.registration.conftest import noise, smooth
 
-TRANSFORMS = [DisplacementTransform(), VelocityTransform(), VelocityTransform(grid="image")]
+TRANSFORMS = [DisplacementTransform(), VelocityTransform()]
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
@@ -52,15 +52,14 @@ class TestBoth:
             transform(torch.zeros(1, 2, 4, 4, 4))
 
 
-@pytest.mark.parametrize("grid", ["field", "image"])
 class TestVelocity:
-    def test_a_linear_velocity_flows_as_the_matrix_exponential(self, grid):
+    def test_a_linear_velocity_flows_as_the_matrix_exponential(self):
         # dx/dt = A (x − c) has the flow x(1) = c + e^A (x − c)
         matrix = torch.tensor([[0.1, -0.2, 0.0], [0.2, 0.05, 0.0], [0.0, 0.1, -0.1]], dtype=torch.float64)
         size = 12
         axis = 2 * torch.arange(size, dtype=torch.float64) + 0.5 - (2 * size - 1) / 2  # image voxels from the center
         z = torch.einsum("ij,jxyz->ixyz", matrix, torch.stack(torch.meshgrid(axis, axis, axis, indexing="ij")))
-        ddf = VelocityTransform(grid=grid, steps=10)(z[None])
+        ddf = VelocityTransform(steps=10)(z[None])
         axis = torch.arange(2 * size, dtype=torch.float64) - (2 * size - 1) / 2
         where = torch.stack(torch.meshgrid(axis, axis, axis, indexing="ij"))
         flow = torch.from_numpy(expm(matrix.numpy())) - torch.eye(3, dtype=torch.float64)
@@ -68,28 +67,26 @@ class TestVelocity:
         inside = (..., slice(9, -9), slice(9, -9), slice(9, -9))
         torch.testing.assert_close(ddf[inside], expected[inside], rtol=0, atol=5e-3)
 
-    def test_folds_vanish(self, grid):
+    def test_folds_vanish(self):
         z = 2 * smooth(1, 3, 20, 22, 24)
         assert float(fold_percentage(DisplacementTransform()(z))) > 1
-        assert float(fold_percentage(VelocityTransform(grid=grid)(z))) == 0
+        assert float(fold_percentage(VelocityTransform()(z))) == 0
 
-    def test_the_inverse_undoes_it(self, grid):
+    def test_the_inverse_undoes_it(self):
         z = 2 * smooth(1, 3, 20, 22, 24, passes=12)
-        transform = VelocityTransform(grid=grid)
+        transform = VelocityTransform()
         forward, backward = transform(z), transform.inverse(z)
         # φ⁻¹(φ(x)) = x + u(x) + v(x + u(x))
         left_over = (forward + warp(backward, forward))[..., 6:-6, 6:-6, 6:-6].norm(dim=1)
         assert float(forward.norm(dim=1).mean()) > 2
         assert float(left_over.mean()) < 0.05
 
-    def test_gradient(self, grid):
+    def test_gradient(self):
         z = 0.3 * noise(1, 3, 2, 3, 2)
         z.requires_grad_()
-        assert torch.autograd.gradcheck(VelocityTransform(grid=grid, steps=2), z)
+        assert torch.autograd.gradcheck(VelocityTransform(steps=2), z)
 
 
 def test_refuses_what_cannot_be_integrated():
     with pytest.raises(OptionError, match="steps"):
         VelocityTransform(steps=0)
-    with pytest.raises(OptionError, match="expected grid to be 'field' or 'image', got 'voxel'"):
-        VelocityTransform(grid="voxel")

@@ -60,7 +60,9 @@ def test_the_page_holds_every_part(written):
         "The moving image appears not to be skull-stripped.",
         "errors that all samples share",
         "antsApplyTransforms",
-        "torch 2.13.0",
+        "labels.nii.gz",
+        "modes/",
+        "torch 2.13.0 · monai 1.6.1",
     ):
         assert words in parsed.text, words
     pictures = [attributes for tag, attributes in parsed.elements if tag == "img"]
@@ -118,6 +120,9 @@ def test_every_diagnostic_may_be_missing(make_result):
     sections = [attributes["id"] for tag, attributes in parsed.elements if tag == "section"]
     assert sections == ["slices", "interactive", "trust", "diagnostics", "files"]
     assert "Not fully measured" in parsed.text
+    assert "displacement.nii.gz" in parsed.text
+    for name in ("labels.nii.gz", "volumes.csv", "modes/"):
+        assert name not in parsed.text
     for key in full.diagnostics:
         diagnostics = {name: value for name, value in full.diagnostics.items() if name != key}
         assert "nan" not in page.verdict(diagnostics, page.find(bare), []).sentence

@@ -9,7 +9,7 @@ import pytest
 
 from scripts.posterior.result import StructureVolume
 from scripts.report.findings import Findings, Place, Region
-from scripts.report.names import direction, enumerate_words, finite, number, percent, plain_name
+from scripts.report.names import direction, enumerate_words, figure, number, percent, plain_name, real
 from scripts.report.verdict import verdict
 from scripts.report.words import cautions
 
@@ -85,9 +85,12 @@ def test_names_and_lists_read_like_sentences():
         "a and b",
         "a, b and c",
     ]
-    assert finite(True) == 1.0
-    assert finite("0.5") == 0.5
-    assert finite([1]) is None
+    assert real("0.5") == 0.5
+    assert real(math.inf) == math.inf
+    assert math.isnan(real([1]))
+    assert figure({"ess": 2}, "ess") == 2.0
+    assert all(math.isnan(figure({"ess": value}, "ess")) for value in (None, "?", math.nan, math.inf))
+    assert math.isnan(figure({}, "ess"))
 
 
 def test_a_good_result_is_called_good():

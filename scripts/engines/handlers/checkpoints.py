@@ -8,15 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from ignite.engine import Events
 
-from scripts.core.checkpoint import load_network, random_state, read, save_atomically, set_random_state
+from scripts.core.checkpoint import load_network, random_state, read, set_random_state
 from scripts.core.errors import CheckpointError
 from scripts.core.processes import Processes
 from scripts.core.truth import truth
 from scripts.engines.distributed import check_agreement
-from scripts.engines.updates import network_of
+from scripts.inference.model import Model, check_description
 
 logger = logging.getLogger(__name__)
 LAST, BEST = "last.pt", "model.pt"
@@ -27,9 +26,12 @@ class Checkpoints:
 
     A training that is finished already, started again, ends at once and leaves its files as they are.
 
+    Each file says what its weights mean. One that says something else than the config is not continued, and what was
+    fitted to weights is not taken over by those that are trained on from them.
+
     Args:
         directory: where checkpoints go.
-        network: the network.
+        model: the model, its network not in the wrapper of several processes.
         parts: what else has a state, by name: optimizer, scheduler.
         every: epochs between checkpoints; the last epoch is always saved.
         resume: continue from `directory/last.pt` if it is there.
@@ -40,7 +42,7 @@ class Checkpoints:
     def __init__(
         self,
         directory: str | Path,
-        network: torch.nn.Module,
+        model: Model,
         parts: Mapping[str, Any],
         every: int = 1,
         resume: bool = True,
@@ -48,7 +50,7 @@ class Checkpoints:
         sampler: Any = None,
     ) -> None:
         self.path = Path(directory) / LAST
-        self.network, self.parts = network, dict(parts)
+        self.model, self.parts = model, dict(parts)
         self.every, self.start_from, self.sampler = every, start_from, sampler
         self.resume = truth("resume", resume)
 
@@ -63,9 +65,11 @@ class Checkpoints:
 
     def _load(self, engine: Any) -> int:
         """Load what there is; returns the iteration that it comes from, 0 for a start."""
+        self.model.description()  # refused now, not after the first epoch
         if self.resume and self.path.is_file():
             content = read(self.path)
-            load_network(network_of(self.network), self.path)
+            check_description(content, self.model, self.path)
+            load_network(self.model.network, self.path)
             done: int = content["progress"]["iteration"]
             if done >= engine.state.epoch_length * engine.state.max_epochs:
                 logger.info("%s is finished after iteration %d: nothing to train", self.path, done)
@@ -90,7 +94,7 @@ class Checkpoints:
             logger.info("resuming %s after epoch %d, iteration %d", self.path, progress["epoch"], done)
             return done
         if self.start_from:
-            fresh = load_network(network_of(self.network), self.start_from, strict=False)
+            fresh = load_network(self.model.network, self.start_from, strict=False)
             logger.info("started from %s; not in it, so fresh: %s", self.start_from, ", ".join(fresh) or "nothing")
         return 0
 
@@ -100,18 +104,14 @@ class Checkpoints:
             return
         if not Processes.current().is_first:
             return
-        content = {
-            "network": network_of(self.network).state_dict(),
-            **{name: part.state_dict() for name, part in self.parts.items()},
-            "progress": {
-                "epoch": state.epoch,
-                "iteration": state.iteration,
-                "epoch_length": state.epoch_length,
-                "best_validation": float(getattr(state, "best_validation", -math.inf)),
-            },
-            "random": random_state(),
+        progress = {
+            "epoch": state.epoch,
+            "iteration": state.iteration,
+            "epoch_length": state.epoch_length,
+            "best_validation": float(getattr(state, "best_validation", -math.inf)),
         }
-        save_atomically(content, self.path)
+        parts = {name: part.state_dict() for name, part in self.parts.items()}
+        self.model.save(self.path, **parts, progress=progress, random=random_state())
 
 
 def _end_at_once(engine: Any) -> None:
@@ -122,17 +122,17 @@ def _end_at_once(engine: Any) -> None:
 
 
 class BestModel:
-    """Writes the weights alone to `model.pt` whenever validation is better than ever.
+    """Writes the model alone to `model.pt` whenever validation is better than ever.
 
     Args:
         directory: where it goes.
-        network: the network.
+        model: the model, its network not in the wrapper of several processes.
         evaluator: whose validations are compared.
         metric: name of the figure in the evaluator's `state.metrics`; larger is better.
     """
 
-    def __init__(self, directory: str | Path, network: torch.nn.Module, evaluator: Any, metric: str = "dice") -> None:
-        self.path, self.network, self.evaluator, self.metric = Path(directory) / BEST, network, evaluator, metric
+    def __init__(self, directory: str | Path, model: Model, evaluator: Any, metric: str = "dice") -> None:
+        self.path, self.model, self.evaluator, self.metric = Path(directory) / BEST, model, evaluator, metric
         self.trainer: Any = None
 
     def attach(self, engine: Any) -> None:
@@ -145,6 +145,6 @@ class BestModel:
         best = float(getattr(self.trainer.state, "best_validation", -math.inf))
         if value > best:
             if Processes.current().is_first:
-                save_atomically(dict(network_of(self.network).state_dict()), self.path)
+                self.model.save(self.path)
             self.trainer.state.best_validation = value
             logger.info("validation %s %.4f, the best so far, written to %s", self.metric, value, self.path)

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit, prange
 from torch import Tensor
 
-from scripts.core.threads import LOCK, use_torch_threads
+from scripts.gaussian.backends.loops import run
 
 _SHIFT_30, _SHIFT_27, _SHIFT_31 = np.uint64(30), np.uint64(27), np.uint64(31)
 _SHIFT_32, _LOW_32 = np.uint64(32), np.uint64(0xFFFFFFFF)
@@ -19,9 +19,7 @@ _BLOCK = 4096
 
 def fill(out: Tensor, states: Sequence[int]) -> None:
     """Write normal numbers into out, shape (N, size) float32, row n from the hash state states[n] (uint64)."""
-    with LOCK:
-        use_torch_threads()
-        _fill(out.numpy(), np.array(states, dtype=np.uint64))
+    run(_fill, out, np.array(states, dtype=np.uint64))
 
 
 @njit

@@ -14,9 +14,8 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
-from scripts.core.threads import LOCK, use_torch_threads
+from scripts.gaussian.backends.loops import run
 from scripts.gaussian.backends.numba_simd import TILE, sum_of_outer_products
-from scripts.gaussian.backends.numba_solve import OFFSETS
 from scripts.gaussian.stencil import Stencil
 
 
@@ -34,16 +33,7 @@ def multiply(stencil: Stencil, entries: Tensor, x: Tensor, transpose: bool) -> T
     """
     x = x.detach().contiguous()
     out = torch.zeros_like(x)
-    with LOCK:
-        use_torch_threads()
-        _multiply(
-            entries.detach().contiguous().numpy().reshape(-1),
-            x.numpy().reshape(-1),
-            out.numpy().reshape(-1),
-            tuple(x.shape),
-            _table(stencil),
-            transpose,
-        )
+    run(_multiply, entries.flatten(), x.view(-1), out.view(-1), tuple(x.shape), _table(stencil), transpose)
     return out
 
 
@@ -61,16 +51,8 @@ def outer(stencil: Stencil, rows: Tensor, columns: Tensor, sign: int = 1) -> Ten
     """
     _, batch, _, *grid = rows.shape
     out = torch.zeros((batch, stencil.num_channels, *grid), dtype=rows.dtype)
-    with LOCK:
-        use_torch_threads()
-        _outer_kernel(stencil.couplings)(
-            rows.detach().contiguous().numpy().reshape(-1),
-            columns.detach().contiguous().numpy().reshape(-1),
-            out.numpy().reshape(-1),
-            tuple(rows.shape),
-            OFFSETS,
-            out.numpy().dtype.type(sign),
-        )
+    kernel, factor = _outer_kernel(stencil.couplings), out.numpy().dtype.type(sign)
+    run(kernel, rows.flatten(), columns.flatten(), out.view(-1), tuple(rows.shape), _table(stencil), factor)
     return out
 
 
@@ -120,82 +102,44 @@ def _outer_kernel(couplings: int) -> Callable[..., None]:
     full = 1 if couplings == 9 else 0
 
     @njit(parallel=True, cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
-    def kernel(rows, columns, out, shape, offsets, sign):  # type: ignore[no-untyped-def]
+    def kernel(rows, columns, out, shape, table, sign):  # type: ignore[no-untyped-def]
         count, batch, _, nx, ny, nz = shape
-        voxels = nx * ny * nz
-        channels = 6 + 13 * couplings
+        voxels, channels = nx * ny * nz, len(table)
         stride = batch * 3 * voxels
         for job in prange(batch * nx):
             b, i = job // nx, job % nx
             for j in range(ny):
-                here = (i * ny + j) * nz
-                own = b * channels * voxels + here
-                for c in range(3):
-                    at = b * 3 * voxels + here
-                    _sums(
-                        out[own + c * voxels : own + c * voxels + nz],
-                        rows,
-                        at + c * voxels,
-                        columns,
-                        at + c * voxels,
-                        stride,
-                        count,
-                        sign,
-                    )
-                for within in range(3):  # channels 3, 4, 5 hold (1, 0), (2, 0), (2, 1)
-                    row, col = 1 if within == 0 else 2, 1 if within == 2 else 0
-                    at = own + (3 + within) * voxels
-                    _sums(
-                        out[at : at + nz],
-                        rows,
-                        (b * 3 + row) * voxels + here,
-                        columns,
-                        (b * 3 + col) * voxels + here,
-                        stride,
-                        count,
-                        sign,
-                    )
-                for o in range(13):
-                    ii, jj, dk = i + offsets[o, 0], j + offsets[o, 1], offsets[o, 2]
+                for channel in range(channels):
+                    di, dj, dk, r, c = table[channel]
+                    ii, jj = i + di, j + dj
                     if ii < 0 or ii >= nx or jj < 0 or jj >= ny:
                         continue
                     # Voxel k of this row pairs with k + dk of the other: low <= k < high.
                     low, high = max(0, -dk), min(nz, nz - dk)
-                    to = own + (6 + o * couplings) * voxels
-                    row = b * 3 * voxels + here
-                    column = b * 3 * voxels + (ii * ny + jj) * nz + dk
-                    if high - low >= TILE:
+                    here, there = (i * ny + j) * nz, (ii * ny + jj) * nz + dk
+                    row, column = b * 3 * voxels + here, b * 3 * voxels + there
+                    to = (b * channels + channel) * voxels + here
+                    if channel < 6 or high - low < TILE:
+                        first, second = row + r * voxels + low, column + c * voxels + low
+                        _sums(out[to + low : to + high], rows[first:], columns[second:], stride, count, sign)
+                    elif (channel - 6) % couplings == 0:  # this one and the neighbor's others
                         for start in range(low, high, TILE):
                             # The last tile overlaps the one before; the same sums are stored twice.
                             k = min(start, high - TILE)
                             sum_of_outer_products(
                                 rows, row + k, columns, column + k, voxels, stride, count, out, to + k, sign, full
                             )
-                        continue
-                    for pair in range(couplings):
-                        r, c = (pair // 3, pair % 3) if full else (pair, pair)
-                        at = to + pair * voxels
-                        _sums(
-                            out[at + low : at + high],
-                            rows,
-                            row + r * voxels + low,
-                            columns,
-                            column + c * voxels + low,
-                            stride,
-                            count,
-                            sign,
-                        )
 
     return kernel
 
 
 @njit
-def _sums(out, rows, row, columns, column, stride, count, sign):  # type: ignore[no-untyped-def]
-    """out[k] = sign · Σ_n rows[row + n·stride + k] · columns[column + n·stride + k]; rows and columns are flat."""
+def _sums(out, rows, columns, stride, count, sign):  # type: ignore[no-untyped-def]
+    """out[k] = sign · Σ_n rows[n · stride + k] · columns[n · stride + k]; all are flat."""
     length = len(out)
     out[:] = 0.0
     for n in range(count):
-        r, c = row + n * stride, column + n * stride
-        _add_product(out, rows[r : r + length], columns[c : c + length])
+        start = n * stride
+        _add_product(out, rows[start : start + length], columns[start : start + length])
     for k in range(length):
         out[k] *= sign

@@ -15,7 +15,7 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
-from scripts.core.threads import LOCK, use_torch_threads
+from scripts.gaussian.backends.loops import run
 from scripts.gaussian.backends.numba_simd import TILE, prefetch, transpose_tile, update_voxel
 from scripts.gaussian.stencil import PRECEDING, Stencil
 
@@ -36,12 +36,9 @@ def pack(stencil: Stencil, entries: Tensor, transpose: bool) -> Tensor:
     Returns:
         shape (B, X, Y, Z, C): inverse diagonal, then negated couplings, zero where the neighbor is outside.
     """
-    source = entries.detach().contiguous()
-    batch, channels, *grid = source.shape
-    packed = torch.empty((batch, *grid, channels), dtype=source.dtype)
-    with LOCK:
-        use_torch_threads()
-        _pack(source.numpy(), packed.numpy(), OFFSETS, stencil.couplings, transpose)
+    batch, channels, *grid = entries.shape
+    packed = torch.empty((batch, *grid, channels), dtype=entries.dtype)
+    run(_pack, entries, packed, OFFSETS, stencil.couplings, transpose)
     return packed
 
 
@@ -61,19 +58,13 @@ def solve(stencil: Stencil, packed: Tensor, x: Tensor, transpose: bool, overwrit
     out = x if overwrite else torch.empty_like(x)
     if out.numel() == 0:
         return out
-    with LOCK:
-        threads = use_torch_threads()
-        wide_enough = (lanes for lanes in LANES if x.shape[0] * x.shape[1] >= lanes * threads)
-        lanes = next(wide_enough, LANES[-1])
-        if x.dtype == torch.float64:
-            lanes = min(lanes, 16)  # twice as wide: 32 lanes would not fit the registers
-        kernel = _kernel(lanes, stencil.couplings)
-        kernel(_flat(packed), _flat(x), _flat(out), tuple(x.shape), OFFSETS, transpose)
+    sides, threads = x.shape[0] * x.shape[1], torch.get_num_threads()
+    lanes = next((lanes for lanes in LANES if sides >= lanes * threads), LANES[-1])
+    if x.dtype == torch.float64:
+        lanes = min(lanes, 16)  # twice as wide: 32 lanes would not fit the registers
+    kernel = _kernel(lanes, stencil.couplings)
+    run(kernel, packed.view(-1), x.view(-1), out.view(-1), tuple(x.shape), OFFSETS, transpose)
     return out
-
-
-def _flat(tensor: Tensor) -> np.ndarray:
-    return tensor.numpy().reshape(-1)
 
 
 @njit(parallel=True, cache=True, nogil=True)
@@ -124,35 +115,15 @@ def _pack(entries, packed, offsets, couplings, transpose):  # type: ignore[no-un
 
 
 @njit(inline="always")
-def _row_in(x, start, sample_stride, samples, nz, scratch, to, lanes):  # type: ignore[no-untyped-def]
-    """Row of one channel, (samples, nz) in x, to (nz, lanes) in scratch; the tiles, then what is left over."""
-    tiled_samples, tiled_k = samples - samples % TILE, nz - nz % TILE
-    step = 3 * lanes
-    for s in range(0, tiled_samples, TILE):
-        for k in range(0, tiled_k, TILE):
-            transpose_tile(x, start + s * sample_stride + k, sample_stride, scratch, to + k * step + s, step)
-        for k in range(tiled_k, nz):
-            for lane in range(TILE):
-                scratch[to + k * step + s + lane] = x[start + (s + lane) * sample_stride + k]
-    for s in range(tiled_samples, samples):
-        for k in range(nz):
-            scratch[to + k * step + s] = x[start + s * sample_stride + k]
-
-
-@njit(inline="always")
-def _row_out(x, start, sample_stride, samples, nz, scratch, to, lanes):  # type: ignore[no-untyped-def]
-    """The way back of `_row_in`."""
-    tiled_samples, tiled_k = samples - samples % TILE, nz - nz % TILE
-    step = 3 * lanes
-    for s in range(0, tiled_samples, TILE):
-        for k in range(0, tiled_k, TILE):
-            transpose_tile(scratch, to + k * step + s, step, x, start + s * sample_stride + k, sample_stride)
-        for k in range(tiled_k, nz):
-            for lane in range(TILE):
-                x[start + (s + lane) * sample_stride + k] = scratch[to + k * step + s + lane]
-    for s in range(tiled_samples, samples):
-        for k in range(nz):
-            x[start + s * sample_stride + k] = scratch[to + k * step + s]
+def _transpose(source, start, stride, rows, columns, target, to, target_stride):  # type: ignore[no-untyped-def]
+    """Row r of a matrix in source to column r of one in target, tile by tile, then what is left over."""
+    whole_rows, whole_columns = rows - rows % TILE, columns - columns % TILE
+    for r in range(0, whole_rows, TILE):
+        for c in range(0, whole_columns, TILE):
+            transpose_tile(source, start + r * stride + c, stride, target, to + c * target_stride + r, target_stride)
+    for r in range(rows):
+        for c in range(whole_columns if r < whole_rows else 0, columns):
+            target[to + c * target_stride + r] = source[start + r * stride + c]
 
 
 @functools.cache
@@ -196,7 +167,7 @@ def _kernel(lanes: int, couplings: int) -> Callable[..., None]:
                     line = (i * ny + j) * nz
                     for c in range(3):
                         start = base + c * voxels + line
-                        _row_in(x, start, sample_stride, samples, nz, scratch, at + c * lanes, lanes)
+                        _transpose(x, start, sample_stride, samples, nz, scratch, at + c * lanes, voxel)
                     first = nz - 1 if transpose else 0
                     at_voxel = at + first * voxel
                     at_packed = (b * voxels + line + first) * numbers
@@ -220,6 +191,6 @@ def _kernel(lanes: int, couplings: int) -> Callable[..., None]:
                         at_packed += direction * numbers
                     for c in range(3):
                         start = base + c * voxels + line
-                        _row_out(out, start, sample_stride, samples, nz, scratch, at + c * lanes, lanes)
+                        _transpose(scratch, at + c * lanes, voxel, nz, samples, out, start, sample_stride)
 
     return kernel

@@ -11,7 +11,7 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
-from scripts.core.threads import LOCK, use_torch_threads
+from scripts.gaussian.backends.loops import run
 
 _BLOCK = 4096
 
@@ -19,18 +19,14 @@ _BLOCK = 4096
 def inner_products(a: Tensor, b: Tensor) -> Tensor:
     """All inner products of a, shape (N, B, D), with b, shape (M, B, D), of the same batch element; (B, N, M)."""
     out = torch.empty((a.shape[1], a.shape[0], b.shape[0]), dtype=torch.float64)
-    with LOCK:
-        use_torch_threads()
-        _inner_products(a.detach().contiguous().numpy(), b.detach().contiguous().numpy(), out.numpy())
+    run(_inner_products, a, b, out)
     return out
 
 
 def squared_norms(a: Tensor) -> Tensor:
     """Sums of squares of a, shape (N, B, D); shape (N, B)."""
     out = torch.empty(a.shape[:2], dtype=torch.float64)
-    with LOCK:
-        use_torch_threads()
-        _squared_norms(a.detach().contiguous().numpy(), out.numpy())
+    run(_squared_norms, a, out)
     return out
 
 

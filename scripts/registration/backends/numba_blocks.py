@@ -9,7 +9,7 @@ from __future__ import annotations
 from numba import types
 from numba.extending import intrinsic
 
-from scripts.registration.backends.lanes import F32, I32, Block
+from scripts.gaussian.backends.lanes import F32, I32, I64, Block
 
 
 @intrinsic
@@ -36,17 +36,17 @@ def warp_block(  # type: ignore[no-untyped-def]
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
         block = Block(context, builder, sig, args)
-        rows = [block.data(0, block.scalar(t)) for t in (1, 2, 3, 4)]
-        weight = [block.fill(block.number(block.data(6, block.scalar(7)), t)) for t in range(4)]
+        rows = [block.data(0, args[t]) for t in (1, 2, 3, 4)]
+        weight = [block.fill(block.number(block.data(6, args[7]), t)) for t in range(4)]
         limits = block.data(12)
-        along_z = block.counting(F32) + block.fill(block.scalar(14))
+        along_z = block.counting(F32) + block.fill(args[14])
         low = [block.fill(block.number(limits, 0)), block.fill(block.number(limits, 2)), along_z * -1.0]
         high = [block.fill(block.number(limits, 1)), block.fill(block.number(limits, 3))]
-        high.append(block.fill(block.scalar(13)) - along_z)
+        high.append(block.fill(args[13]) - along_z)
 
         whole, fraction = [], []
         for c in range(3):
-            shift = builder.mul(block.scalar(5), block.scalar(5).type(c))
+            shift = builder.mul(args[5], I64(c))
             u = block.load(rows[0], shift) * weight[0]
             for t in (1, 2, 3):
                 u = block.load(rows[t], shift).times_plus(weight[t], u)
@@ -55,8 +55,8 @@ def warp_block(  # type: ignore[no-untyped-def]
             whole.append(floor.integers())
             fraction.append(u - floor)
 
-        stride_x, stride_y = block.fill(block.scalar(10)), block.fill(block.scalar(11))
-        position = block.counting(I32) + block.fill(block.scalar(9)) + whole[2]
+        stride_x, stride_y = block.fill(args[10]), block.fill(args[11])
+        position = block.counting(I32) + block.fill(args[9]) + whole[2]
         position = position + whole[0] * stride_x + whole[1] * stride_y
 
         def between(first, second, part):  # type: ignore[no-untyped-def]
@@ -68,7 +68,7 @@ def warp_block(  # type: ignore[no-untyped-def]
         upper = position + stride_x
         near = between(along(position), along(position + stride_y), fraction[1])
         far = between(along(upper), along(upper + stride_y), fraction[1])
-        block.store(between(near, far, fraction[0]), block.data(15, block.scalar(16)))
+        block.store(between(near, far, fraction[0]), block.data(15, args[16]))
         return block.done()
 
     return signature, codegen
@@ -95,16 +95,16 @@ def slide_block(  # type: ignore[no-untyped-def]
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
         block = Block(context, builder, sig, args)
-        place = block.data(2, block.scalar(3))
-        entering, leaving = block.load(block.data(0, block.scalar(1))), block.load(place)
+        place = block.data(2, args[3])
+        entering, leaving = block.load(block.data(0, args[1])), block.load(place)
         block.store(entering, place)
         m, o = entering.double(), leaving.double()
-        f_in, f_out = (block.load(block.data(4, block.scalar(a))).double() for a in (5, 6))
+        f_in, f_out = (block.load(block.data(4, args[a])).double() for a in (5, 6))
         negative = o * -1.0
-        here, behind = block.data(7, block.scalar(8)), block.data(7, block.scalar(9))
-        target = block.data(11, block.scalar(12))
+        here, behind = block.data(7, args[8]), block.data(7, args[9])
+        target = block.data(11, args[12])
         for c in range(3):
-            shift, step = (builder.mul(block.scalar(a), block.scalar(a).type(c)) for a in (10, 13))
+            shift, step = (builder.mul(args[a], I64(c)) for a in (10, 13))
             s = block.load(here, shift)
             if c == 0:
                 s = s + (m - o)
@@ -137,19 +137,21 @@ def correlate_block(  # type: ignore[no-untyped-def]
 
     def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
         block = Block(context, builder, sig, args)
-        first, stride = block.data(0, block.scalar(1)), block.scalar(2)
-        columns = [builder.gep(first, [builder.mul(stride, stride.type(c))]) for c in range(3)]
-        zeros = [block.load(column) * 0.0 for column in columns]
-        sums = block.sum_over(block.scalar(3), lambda d: [block.load(column, d) for column in columns], zeros)
-        k = block.scalar(6)
-        part = block.fill(block.scalar(4)) * block.load(block.data(5, k))
+        columns = [builder.gep(block.data(0, args[1]), [builder.mul(args[2], I64(c))]) for c in range(3)]
+
+        def add(d, sums):  # type: ignore[no-untyped-def]
+            return [total + block.load(column, d) for total, column in zip(sums, columns, strict=True)]
+
+        sums = block.sums([block.load(column) * 0.0 for column in columns], args[3], add)
+        k = args[6]
+        part = block.fill(args[4]) * block.load(block.data(5, k))
         m_mean = sums[0] * part
         negative = m_mean * -1.0
         variance = negative.times_plus(m_mean, sums[1] * part).single().at_least(0.0)
-        mean = block.load(block.data(7, block.scalar(9)))
+        mean = block.load(block.data(7, args[9]))
         covariance = negative.times_plus(mean, sums[2] * part).single()
-        weight = block.load(block.data(8, block.scalar(9)))
-        ncc = covariance * covariance * weight / (variance + block.fill(block.scalar(10)))
+        weight = block.load(block.data(8, args[9]))
+        ncc = covariance * covariance * weight / (variance + block.fill(args[10]))
         totals = block.data(11, k)
         block.store(block.load(totals) + ncc.double(), totals)
         return block.done()

@@ -25,7 +25,7 @@ from numba import njit, prange
 from torch import Tensor
 
 from scripts.core.threads import LOCK, use_torch_threads
-from scripts.registration.backends.lanes import LANES
+from scripts.gaussian.backends.lanes import LANES
 from scripts.registration.backends.numba_blocks import correlate_block, slide_block, warp_block
 
 _CONSTANT = 1e-14

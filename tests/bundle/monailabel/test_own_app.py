@@ -12,12 +12,11 @@ import SimpleITK as sitk  # noqa: N813
 
 from scripts.commands.apply import Application
 from tests.bundle.monailabel.conftest import Server, run_inference, write_scan
-from tests.commands.conftest import ROOT
+from tests.commands.conftest import ROOT, SPACING, weights
 
+__all__ = ["weights"]
 pytestmark = pytest.mark.monailabel
 
-SPACING = 6.0
-OVERRIDES = {"voxel_mm": SPACING, "ncc_window": 3}
 FEW = {"num_proposals": 8, "num_samples": 4, "seed": 5, "align": "none"}
 
 POINT = {"fixed": [20.0, -10.0, 5.0], "moving": [23.0, -8.0, 4.0]}
@@ -34,8 +33,8 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def server(place, environment, slicer_client):
-    conf = [("report", "false"), ("overrides", json.dumps(OVERRIDES))]
+def server(place, environment, slicer_client, weights):
+    conf = [("report", "false"), ("overrides", json.dumps({"ckpt_path": weights}))]
     server = Server(ROOT / "bundle/monailabel", place / "studies", place / "server.log", environment, *conf)
     server.client = slicer_client(server.url, tmpdir=str(place))
     server.info = server.wait(server.client)
@@ -44,11 +43,11 @@ def server(place, environment, slicer_client):
 
 
 @pytest.fixture(scope="module")
-def expected(place, environment):
+def expected(place, environment, weights):
     studies = place / "studies"
     files = {"fixed": studies / "ann.nii.gz", "moving": studies / "bob.nii.gz"}
     files["moving_label"] = studies / "labels/final/bob.nii.gz"
-    return run_inference(place / "expected", environment, **files, **FEW, **OVERRIDES)
+    return run_inference(place / "expected", environment, **files, **FEW, ckpt_path=weights)
 
 
 def ask(server, model, image="ann", moving="bob", **params):

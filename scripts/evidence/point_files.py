@@ -1,7 +1,8 @@
-"""Points of 3D Slicer's markups files (`.mrk.json`)."""
+"""Files of points: tables (CSV), and 3D Slicer's markups (`.mrk.json`)."""
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,29 @@ SIGNS = {"LPS": np.array([-1.0, -1.0, 1.0]), "RAS": np.ones(3)}
 """From the file's coordinates to RAS. Slicer writes LPS, and the format's default is LPS."""
 
 
+def read_table(path: Path, what: str) -> tuple[list[str], list[dict[str, str]]]:
+    """The columns of a CSV file, in lower case, and its rows.
+
+    Raises:
+        DataError: when it cannot be read; it is called `what`.
+    """
+    if not path.is_file():
+        raise DataError(f"{what} {path}: the file does not exist")
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, skipinitialspace=True)
+            columns = [column.strip().lower() for column in reader.fieldnames or []]
+            reader.fieldnames = columns
+            return [column for column in columns if column], list(reader)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{what} {path}: not a CSV file ({error})") from error
+
+
 def read_markups(path: str | Path) -> tuple[list[str], np.ndarray]:
     """Read the points of a markups file, whatever their kind (point list, line, curve …).
 
     The file's documented structure: `markups` is a list, each of its members has a `coordinateSystem` (LPS if it is
     not there) and `controlPoints` with `label`, `position` and `positionStatus`.
-
-    Args:
-        path: the file.
 
     Returns:
         Labels, and positions in RAS mm, (P, 3). A point that is not placed (its status is not `defined`) has NaN, so

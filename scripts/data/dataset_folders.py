@@ -17,10 +17,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from scripts.core.errors import DataError, shorten
-from scripts.synthetic.subjects import SyntheticCohort
+from scripts.core.pair_keys import stem
+from scripts.synthetic.subjects import cohort_seeds
 
 IMAGE, LABEL = "aligned_norm.nii.gz", "aligned_seg35.nii.gz"
 """File names of the neurite-OASIS layout."""
@@ -52,32 +53,16 @@ class Scan(TypedDict):
 
 @dataclass
 class Cohort:
-    """What one dataset holds.
+    """What one dataset holds."""
 
-    Attributes:
-        source: the folder or list that was read.
-        scans: all of its scans, sorted by name.
-        splits: names in each split, as far as the layout itself tells.
-        pairs: names (fixed, moving) of the pairs that the layout lists.
-    """
-
-    source: str
-    scans: list[Scan]
-    splits: dict[str, list[str]] = field(default_factory=dict)
-    pairs: list[tuple[str, str]] = field(default_factory=list)
-
-    @property
-    def folder(self) -> Path:
-        """The folder in which a split file is looked for."""
-        path = Path(self.source)
-        return path.parent if path.is_file() else path
+    source: str  # the folder or list that was read
+    scans: list[Scan]  # sorted by name
+    splits: dict[str, list[str]] = field(default_factory=dict)  # names in each, as far as the layout itself tells
+    pairs: list[tuple[str, str]] = field(default_factory=list)  # names (fixed, moving) of those that are listed
 
 
 def read_cohort(dataset_dir: str | Path) -> Cohort:
-    """Find the scans in a folder, or those named by a list.
-
-    Args:
-        dataset_dir: a folder in one of the layouts above, or the path of a ``.csv`` or ``.json`` list.
+    """Find the scans in a folder in one of the layouts above, or those named by a ``.csv`` or ``.json`` list.
 
     Raises:
         DataError: when the folder is missing, nothing known is in it, or a list is malformed (with the line).
@@ -90,9 +75,14 @@ def read_cohort(dataset_dir: str | Path) -> Cohort:
     # split.json and the like describe scans, they do not list them.
     lists = [p for p in sorted(path.iterdir()) if p.suffix in (".csv", ".json") and not p.name.startswith("split")]
     learn2reg = [p for p in lists if p.name == "dataset.json" or p.name.endswith("_dataset.json")]
-    folders = sorted({p.parent for name in (IMAGE, LABEL) for p in path.glob(f"*/{name}")})
+    folders = sorted({p.parent.name for file in (IMAGE, LABEL) for p in path.glob(f"*/{file}")})
     if folders and not learn2reg:
-        return _read_folders(path, folders)
+        # That a file of a scan is missing is found out when its split is asked for.
+        rows = [
+            _Row(str(path), None, {"name": name, "image": f"{name}/{IMAGE}", "label": f"{name}/{LABEL}"})
+            for name in folders
+        ]
+        return _Book(rows, path, str(path)).cohort()
     found = learn2reg or lists
     if len(found) > 1:
         names = shorten([p.name for p in found])
@@ -106,9 +96,9 @@ def read_cohort(dataset_dir: str | Path) -> Cohort:
 
 
 def synthetic_cohort(num_subjects: int = 20, seed: int = 0, shape: Any = (80, 96, 112), spacing: float = 2.0) -> Cohort:
-    """People made from a seed (:class:`~scripts.synthetic.subjects.SyntheticCohort`); painted when they are loaded."""
+    """People made from a seed (:func:`~scripts.synthetic.subjects.cohort_seeds`); painted when they are loaded."""
     scans: list[Scan] = []
-    for index, number in enumerate(SyntheticCohort(num_subjects, seed).seeds):
+    for index, number in enumerate(cohort_seeds(num_subjects, seed)):
         name = f"synthetic_{index:04d}"
         recipe = {"seed": number, "shape": tuple(shape), "spacing": spacing}
         scans.append({"name": name, "person": name, "cohort": SYNTHETIC, "synthetic": recipe})
@@ -120,28 +110,10 @@ def person_of(name: str) -> str:
     return _SESSION.sub("", name)
 
 
-def _read_folders(path: Path, folders: list[Path]) -> Cohort:
-    """Cohort of a neurite-OASIS folder; that a file of a scan is missing is found out when its split is asked for."""
-    return Cohort(
-        str(path),
-        [
-            {
-                "name": folder.name,
-                "person": person_of(folder.name),
-                "cohort": str(path),
-                "image": str(folder / IMAGE),
-                "label": str(folder / LABEL),
-            }
-            for folder in folders
-        ],
-    )
+class _Row(NamedTuple):
+    """One entry of a list."""
 
-
-@dataclass
-class _Row:
-    """One entry of a list: where it stands (for messages), its split if it has one, and its fields."""
-
-    where: str
+    where: str  # for messages
     split: str | None
     fields: dict[str, str]
 
@@ -150,11 +122,7 @@ def _read_list(path: Path, source: Path | None = None) -> Cohort:
     rows = list(_csv_rows(path) if path.suffix.lower() == ".csv" else _json_rows(path))
     if not rows:
         raise DataError(f"{path} lists no scans")
-    book = _Book(path.parent, str(source or path))
-    # Single images first: they carry the labels of those that pairs name again.
-    for row in sorted(rows, key=lambda row: "fixed" in row.fields):
-        book.add(row)
-    return book.cohort()
+    return _Book(rows, path.parent, str(source or path)).cohort()
 
 
 def _csv_rows(path: Path) -> Iterator[_Row]:
@@ -224,15 +192,18 @@ def _json_rows(path: Path) -> Iterator[_Row]:
 
 
 class _Book:
-    """Collects scans by path while rows are read, because names can be chosen only when all paths are known."""
+    """Scans by their paths, as rows name them: names can be chosen only when all paths are known."""
 
-    def __init__(self, root: Path, source: str) -> None:
+    def __init__(self, rows: list[_Row], root: Path, source: str) -> None:
         self.root, self.source = root, source
         self.scans: dict[str, dict[str, str]] = {}
         self.splits: dict[str, dict[str, None]] = {}  # paths in order, each once
         self.pairs: list[tuple[str, str]] = []
+        # Single images first: they carry the labels of those that pairs name again.
+        for row in sorted(rows, key=lambda row: "fixed" in row.fields):
+            self._add(row)
 
-    def add(self, row: _Row) -> None:
+    def _add(self, row: _Row) -> None:
         """Take in the image or the pair of a row."""
         if {"fixed", "moving"} <= row.fields.keys():
             paths = [self._scan(row, role, f"{role}_label") for role in ("fixed", "moving")]
@@ -281,9 +252,9 @@ class _Book:
 
 def _unique_names(paths: list[str]) -> dict[str, str]:
     """A short name for each path: the file's, else its folder's, else both, whichever tells all of them apart."""
-    stems = [re.sub(r"\.(nii|mgz|nrrd|mha)(\.gz)?$", "", Path(path).name) for path in paths]
+    stems = [stem(path) for path in paths]
     folders = [Path(path).parent.name for path in paths]
-    both = [f"{folder}_{stem}" for folder, stem in zip(folders, stems, strict=True)]
+    both = [f"{folder}_{file}" for folder, file in zip(folders, stems, strict=True)]
     for names in (stems, folders, both):
         if len(set(names)) == len(paths):
             return dict(zip(paths, names, strict=True))

@@ -1,4 +1,4 @@
-"""Segmentation by registration for viewers: from what the network says about scan and atlas to labels of the scan."""
+"""Segmentation by registration for viewers: labels of a scan that an atlas was registered to."""
 
 from __future__ import annotations
 
@@ -10,14 +10,10 @@ import torch
 from monai.data import MetaTensor
 from monai.transforms import Transform
 
-from scripts.commands.pair_list import stem
-from scripts.commands.registration_run import read_names
 from scripts.core.errors import DataError
 from scripts.core.grid import Grid
-from scripts.inference.objectives import SIRObjective
+from scripts.core.pair_keys import FROM_VIEWER
 from scripts.posterior.result import RegistrationResult
-from scripts.posterior.sampler import register_predicted
-from scripts.posterior.settings import Settings
 from scripts.report.findings import find
 from scripts.report.verdict import verdict
 
@@ -27,54 +23,35 @@ FIT = ("alignment", "ncc_before", "ncc_after", "fold_percent", "std_mean_mm", "s
 """What a viewer's answer has of the diagnostics."""
 
 
-class PosteriorLabelsd(Transform):
-    """Draw and weigh the samples of a prepared pair, and put what they say under the keys that MONAI Label reads.
+class ViewerOutputd(Transform):
+    """Put what the samples say under the keys that MONAI Label reads; items that no viewer has sent stay as they are.
 
     | key | before | after |
     |---|---|---|
-    | `pred` | `raw` and `scale` of one pair, see :class:`~scripts.inference.inferer.ProposalInferer` | [X, Y, Z] with the fixed file's affine, as MONAI Label writes it: the most probable labels, or the standard deviation in mm |
+    | `pred` | | [X, Y, Z] with the fixed file's affine, as MONAI Label writes it: the most probable labels, or the standard deviation in mm |
     | `segmentation` | | the most probable labels [1, X, Y, Z], whatever `pred` is |
     | `image` | what the network saw | the fixed file, so that a later step of the viewer finds its grid |
-    | `result` | | figures for people, see :func:`figures_of` |
+    | `result` | see :class:`~scripts.outputs.postprocessing.Posteriord` | figures for people, see :func:`figures_of` |
     | `result_dtype` | | of the file to be written |
 
     Args:
-        objective: of the network's training.
-        settings: options of :class:`~scripts.posterior.settings.Settings`.
         output: labels or uncertainty; of a list, as viewers show choices, the first.
-        label_names: JSON file from label values to names.
-        device: where to compute.
 
     Raises:
         DataError: for another output.
     """  # noqa: E501
 
-    def __init__(
-        self,
-        objective: SIRObjective,
-        settings: Mapping[str, Any] | None = None,
-        output: str | Sequence[str] = "labels",
-        label_names: str | None = None,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        self.objective, self.options = objective, dict(settings or {})
+    def __init__(self, output: str | Sequence[str] = "labels") -> None:
         self.output = output if isinstance(output, str) else str(next(iter(output), "labels"))
-        self.label_names, self.device = label_names, torch.device(device)
 
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
         """Finish one pair."""
         if self.output not in OUTPUTS:
             raise DataError(f"output must be one of {', '.join(OUTPUTS)}, got {self.output!r}")
         item = dict(data)
-        pair = {str(key): value for key, value in item.items()}
-        predicted = {key: value[None].to(self.device) for key, value in item["pred"].items()}
-        paths = {"moving_name": item.get("atlas_path", "atlas"), "fixed_name": item.get("image_path", "scan")}
-        names = {key: stem(str(path)) for key, path in paths.items()}
-        settings = Settings(**{**self.options, "progress": "log", "num_modes": 0})
-        _, result = register_predicted(
-            {**pair, **names}, predicted, self.objective.to(self.device), settings, self.device,
-            read_names(self.label_names),
-        )  # fmt: skip
+        if FROM_VIEWER not in item:
+            return item
+        result: RegistrationResult = item["result"]
         if result.labels is None:
             raise DataError("labels of the moving image are needed: there is nothing to carry over")
         labels = torch.from_numpy(result.labels.label.astype(np.int32))

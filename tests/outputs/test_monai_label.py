@@ -12,7 +12,6 @@ import torch
 from monai.bundle import ConfigParser
 from monai.data import decollate_batch
 
-from scripts.core.checkpoint import load_network
 from scripts.core.errors import DataError
 from tests.commands.conftest import ROOT, SMALL, evaluator
 
@@ -21,14 +20,13 @@ def viewer(pair, weights, **request):
     """The answer to a request: one image in, options as `displayable_configs`, everything else from the config."""
     parser = ConfigParser()
     parser.read_config(str(ROOT / "configs/inference.json"))
-    parser.config.update({key: SMALL[key] for key in ("bundle_root", "device", "voxel_mm", "ncc_window", "align")})
+    parser.config.update({"ckpt_path": weights, **{key: SMALL[key] for key in ("bundle_root", "device", "align")}})
     defaults = parser.get_parsed_content("displayable_configs")
     options = {**defaults, "num_proposals": 12, "num_samples": 6, "atlas": pair.files["moving"]}
     options = {**options, "atlas_labels": pair.files["moving_label"], **request}
     parser["displayable_configs"].update(options)
     parser.parse()
     network = parser.get_parsed_content("network_def")
-    load_network(network, weights)
     data = {**options, "image": pair.files["fixed"], "image_path": pair.files["fixed"]}
     for transform in parser.get_parsed_content("preprocessing").transforms:
         data = transform(data)

@@ -1,30 +1,26 @@
-"""Formulas on 16 numbers at a time, for compiled loops that LLVM would not vectorize by itself.
+"""Formulas on many numbers at a time, for compiled loops that LLVM would not vectorize by itself.
 
 LLVM turns a loop into vector instructions only if it can show that no store changes what a later turn loads. With
-positions that are computed (a gather), or with a dozen arrays, it cannot. A block of such a loop is therefore written
-down here for all of its lanes, with the arithmetic signs of a formula; LLVM splits the vectors to whatever the CPU has
-(SSE, AVX2, AVX-512, NEON).
+positions that are computed (a gather), or with a dozen arrays, it cannot, and it keeps sums in memory that would fit
+the registers. A block of such a loop is therefore written down here for all of its lanes, with the arithmetic signs of
+a formula; LLVM splits the vectors to whatever the CPU has (SSE, AVX2, AVX-512, NEON).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils
 
 LANES = 16
-"""Numbers of a block: an AVX-512 register of float32, two of float64."""
+"""Numbers of a block, if nothing else is said: an AVX-512 register of float32, two of float64."""
 
 _I1, I32, I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
 F32, F64 = ir.FloatType(), ir.DoubleType()
 _ALIGN = {F32: 4, F64: 8, I64: 8}
 _MANGLED = {F32: "f32", F64: "f64", I64: "i64"}
-
-
-def _vector(element: ir.Type, count: int = LANES) -> ir.VectorType:
-    return ir.VectorType(element, count)
 
 
 class Lanes:
@@ -38,10 +34,15 @@ class Lanes:
         """LLVM's type of one number."""
         return self.value.type.element
 
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self.value.type.count
+
     def _other(self, other: Lanes | float) -> ir.Value:
         if isinstance(other, Lanes):
             return other.value
-        return ir.Constant(self.value.type, [other] * LANES)
+        return ir.Constant(self.value.type, [other] * self.count)
 
     def _apply(self, floats: str, integers: str, other: Lanes | float) -> Lanes:
         name = floats if self.element in (F32, F64) else integers
@@ -81,26 +82,33 @@ class Lanes:
 
     def integers(self) -> Lanes:
         """Whole floats as int32."""
-        return Lanes(self.builder, self.builder.fptosi(self.value, _vector(I32)))
+        return Lanes(self.builder, self.builder.fptosi(self.value, self._type(I32)))
 
     def double(self) -> Lanes:
         """float32 as float64."""
-        return Lanes(self.builder, self.builder.fpext(self.value, _vector(F64)))
+        return Lanes(self.builder, self.builder.fpext(self.value, self._type(F64)))
 
     def single(self) -> Lanes:
         """float64 rounded to float32."""
-        return Lanes(self.builder, self.builder.fptrunc(self.value, _vector(F32)))
+        return Lanes(self.builder, self.builder.fptrunc(self.value, self._type(F32)))
 
     def halves(self) -> tuple[Lanes, Lanes]:
         """The two float32 that each int64 is made of, the one at the lower address first."""
-        pairs = self.builder.bitcast(self.value, _vector(F32, 2 * LANES))
-        every_second = [ir.Constant(_vector(I32), [2 * lane + half for lane in range(LANES)]) for half in (0, 1)]
-        low, high = (self.builder.shuffle_vector(pairs, pairs, mask) for mask in every_second)
-        return Lanes(self.builder, low), Lanes(self.builder, high)
+        pairs = Lanes(self.builder, self.builder.bitcast(self.value, ir.VectorType(F32, 2 * self.count)))
+        low, high = (pairs.shuffled(pairs, range(half, 2 * self.count, 2)) for half in (0, 1))
+        return low, high
+
+    def shuffled(self, other: Lanes, places: Sequence[int]) -> Lanes:
+        """The numbers in these places; those of the other lanes are counted on from these."""
+        mask = ir.Constant(ir.VectorType(I32, len(places)), list(places))
+        return Lanes(self.builder, self.builder.shuffle_vector(self.value, other.value, mask))
+
+    def _type(self, element: ir.Type) -> ir.VectorType:
+        return ir.VectorType(element, self.count)
 
     def _call(self, name: str, *others: Lanes) -> Lanes:
         signature = ir.FunctionType(self.value.type, [self.value.type] * (1 + len(others)))
-        mangled = f"llvm.{name}.v{LANES}{_MANGLED[self.element]}"
+        mangled = f"llvm.{name}.v{self.count}{_MANGLED[self.element]}"
         function = cgutils.get_or_insert_function(self.builder.module, signature, mangled)
         return Lanes(self.builder, self.builder.call(function, [self.value, *(other.value for other in others)]))
 
@@ -108,13 +116,9 @@ class Lanes:
 class Block:
     """One call of an intrinsic: its arguments, of which arrays are one-dimensional and read and written by blocks."""
 
-    def __init__(self, context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> None:
-        self._context, self.builder = context, builder
+    def __init__(self, context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any, lanes: int = LANES) -> None:
+        self._context, self.builder, self._lanes = context, builder, lanes
         self._types, self._values = signature.args, arguments
-
-    def scalar(self, argument: int) -> ir.Value:
-        """An argument that is one number."""
-        return self._values[argument]
 
     def data(self, argument: int, index: ir.Value | int = 0) -> ir.Value:
         """Where the element with this index of an array argument lies."""
@@ -122,9 +126,9 @@ class Block:
         return self.builder.gep(array.data, [self._index(index)])
 
     def load(self, start: ir.Value, index: ir.Value | int = 0) -> Lanes:
-        """LANES numbers from `index` after `start`."""
+        """The numbers from `index` after `start`, one a lane."""
         value = self.builder.load(self._pointer(start, index))
-        value.align = _ALIGN[value.type.element]
+        value.align = _ALIGN[value.type.element]  # arrays promise no more than one element
         return Lanes(self.builder, value)
 
     def store(self, lanes: Lanes, start: ir.Value, index: ir.Value | int = 0) -> None:
@@ -137,35 +141,48 @@ class Block:
 
     def fill(self, scalar: ir.Value) -> Lanes:
         """One number in all lanes."""
-        return Lanes(self.builder, self._splat(scalar))
+        empty = ir.Constant(ir.VectorType(scalar.type, self._lanes), ir.Undefined)
+        first = Lanes(self.builder, self.builder.insert_element(empty, scalar, I32(0)))
+        return first.shuffled(first, [0] * self._lanes)
+
+    def zeros(self, element: ir.Type) -> Lanes:
+        """0 in all lanes."""
+        return Lanes(self.builder, ir.Constant(ir.VectorType(element, self._lanes), None))
 
     def counting(self, element: ir.Type) -> Lanes:
         """0, 1, 2, …"""
-        return Lanes(self.builder, ir.Constant(_vector(element), list(range(LANES))))
+        return Lanes(self.builder, ir.Constant(ir.VectorType(element, self._lanes), list(range(self._lanes))))
 
     def gather(self, start: ir.Value, positions: Lanes) -> Lanes:
         """The numbers at these positions (int32) after `start`."""
         element = start.type.pointee
-        addresses = self.builder.gep(self._splat(start), [positions.value], source_etype=element)
-        result, mask = _vector(element), _vector(_I1)
+        addresses = self.builder.gep(self.fill(start).value, [positions.value], source_etype=element)
+        result, mask = positions._type(element), positions._type(_I1)
         function = cgutils.get_or_insert_function(
             self.builder.module,
             ir.FunctionType(result, [addresses.type, I32, mask, result]),
-            f"llvm.masked.gather.v{LANES}{_MANGLED[element]}.v{LANES}p0",
+            f"llvm.masked.gather.v{self._lanes}{_MANGLED[element]}.v{self._lanes}p0",
         )
-        everywhere = ir.Constant(mask, [1] * LANES)
+        everywhere = ir.Constant(mask, [1] * self._lanes)
         arguments = [addresses, I32(_ALIGN[element]), everywhere, ir.Constant(result, ir.Undefined)]
         return Lanes(self.builder, self.builder.call(function, arguments))
 
-    def sum_over(self, count: ir.Value, terms: Callable[[ir.Value], list[Lanes]], starts: list[Lanes]) -> list[Lanes]:
-        """starts + Σ terms(0 … count − 1), each sum in registers."""
-        sums = [cgutils.alloca_once_value(self.builder, start.value) for start in starts]
-        for total, start in zip(sums, starts, strict=True):
+    def sums(
+        self, starts: list[Lanes], count: ir.Value, add: Callable[[ir.Value, list[Lanes]], list[Lanes]]
+    ) -> list[Lanes]:
+        """What has become of the starts after sums = add(index, sums) for the indices 0 … count − 1."""
+        # Variables in memory, which LLVM turns into registers.
+        totals = [cgutils.alloca_once_value(self.builder, start.value) for start in starts]
+        for total, start in zip(totals, starts, strict=True):
             self.builder.store(start.value, total)
+
+        def values() -> list[Lanes]:
+            return [Lanes(self.builder, self.builder.load(total)) for total in totals]
+
         with cgutils.for_range(self.builder, count) as loop:
-            for total, term in zip(sums, terms(loop.index), strict=True):
-                self.builder.store((Lanes(self.builder, self.builder.load(total)) + term).value, total)
-        return [Lanes(self.builder, self.builder.load(total)) for total in sums]
+            for total, value in zip(totals, add(loop.index, values()), strict=True):
+                self.builder.store(value.value, total)
+        return values()
 
     def done(self) -> ir.Value:
         """What an intrinsic without a result returns."""
@@ -176,9 +193,4 @@ class Block:
 
     def _pointer(self, start: ir.Value, index: ir.Value | int) -> ir.Value:
         address = self.builder.gep(start, [self._index(index)])
-        return self.builder.bitcast(address, _vector(start.type.pointee).as_pointer())
-
-    def _splat(self, scalar: ir.Value) -> ir.Value:
-        empty = ir.Constant(_vector(scalar.type), ir.Undefined)
-        first = self.builder.insert_element(empty, scalar, I32(0))
-        return self.builder.shuffle_vector(first, empty, ir.Constant(_vector(I32), [0] * LANES))
+        return self.builder.bitcast(address, ir.VectorType(start.type.pointee, self._lanes).as_pointer())

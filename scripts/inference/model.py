@@ -1,0 +1,357 @@
+"""A model that knows itself: network, posterior, resolution, objective, and what was fitted after training.
+
+A file of weights is the network's `state_dict`, as MONAI's tools expect it, and in its metadata all that these numbers
+mean, as plain data. It is all that inference needs; a config that says otherwise is refused.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import nn
+
+from scripts.core.checkpoint import (
+    DESCRIPTION,
+    FITTED_BEFORE,
+    described_state,
+    description_of,
+    load_network,
+    read,
+    save_atomically,
+)
+from scripts.core.described import Described, differences, make
+from scripts.core.device import usable_device
+from scripts.core.errors import CheckpointError, DataError
+from scripts.core.truth import truth
+from scripts.inference.objectives import MeanObjective, Objective, SIRObjective
+from scripts.networks.backbone import UNetBackbone
+from scripts.networks.ensemble import EnsembleNetwork
+from scripts.networks.layout import Layout, ProposalLayout
+from scripts.networks.proposal import ProposalNetwork
+from scripts.networks.weight_scale import trained_scale
+from scripts.registration.target import Target, make_target
+
+logger = logging.getLogger(__name__)
+
+FORMAT, VERSION = "structured-sir model", 1
+BUNDLE = Path(__file__).parents[2]
+"""Where weights are looked for that are not in the working directory: MONAI's `load` comes from anywhere."""
+FACTS: dict[str, tuple[str, ...]] = {
+    "voxel_mm": ("voxel_mm",),
+    "channels": ("network", "backbone", "channels"),
+    **{name: ("network", name) for name in ("coarse_mean", "factor_level", "column_rate")},
+    **{name: ("network", "layout", name) for name in ("cross_channel", "rank", "initial_std", "dominance")},
+    "sigma": ("target", "likelihood", "sigma"),
+    "ncc_window": ("target", "likelihood", "window"),
+    "prior_weight": ("target", "prior", "weight"),
+    "mean_prior_weight": ("target", "mean_prior", "weight"),
+}
+"""Where a description has what configs/train.yaml has under these names."""
+
+
+class Weighting(NamedTuple):
+    """How log-weights become weights (decision 10)."""
+
+    temperature: float
+    scale: float | None  # σ_α; None for the spread of the pair's own log-weights
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What `run calibration` has found out after training, and with what."""
+
+    temperature: float
+    scale: float | None  # None for the spread of each pair's own log-weights
+    notes: dict[str, Any] = field(default_factory=dict)  # criterion, pairs, refinement …
+
+
+class Model:
+    """A network and what its output means.
+
+    Args:
+        network: from image pairs [B, 2, X, Y, Z] to raw output; its `layout` reads that.
+        objective: of its training, with the posterior.
+        voxel_mm: edge of the voxels that it works on.
+        fitted: what was fitted after training; None for nothing.
+        path: of the file that it is from, for people; None for none.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        objective: Objective,
+        voxel_mm: float = 2.0,
+        fitted: Fitted | None = None,
+        path: str | Path | None = None,
+    ) -> None:
+        if not voxel_mm > 0:
+            raise DataError(f"--voxel_mm must be positive, got {voxel_mm!r}")
+        self.network, self.objective, self.voxel_mm = network, objective, float(voxel_mm)
+        self.fitted, self.path = fitted, path
+        self.measured = True  # σ_α in the network's weights is one of this posterior
+
+    @property
+    def layout(self) -> Layout:
+        """How the network's output is read."""
+        return self.network.layout  # type: ignore[return-value]
+
+    @property
+    def target(self) -> Target:
+        """The posterior."""
+        return self.objective.target
+
+    @property
+    def stride(self) -> int:
+        """Image sizes must be multiples of it."""
+        return int(self.network.stride)  # type: ignore[arg-type]
+
+    @property
+    def name(self) -> str:
+        """What it is called in files and messages."""
+        return str(self.path or type(self.network).__name__)
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move it, and get it ready for inference."""
+        self.network.to(device).eval()
+        self.objective.to(device)
+        return self
+
+    def weighting(self, temperature: float | None = None) -> Weighting:
+        """How samples are weighed: as asked for, else as fitted, else as the training's objective has it.
+
+        σ_α is the fitted one or what a training by SIR left in the weights. The other objectives have none: their
+        samples are weighed, if at all, by the spread of the pair's own log-weights.
+        """
+        known = self.measured and isinstance(self.objective, SIRObjective)
+        scale = trained_scale(self.network) if known else None
+        if self.fitted is not None:
+            scale = self.fitted.scale
+        if temperature is None:
+            temperature = self.objective.temperature if self.fitted is None else self.fitted.temperature
+        return Weighting(temperature, scale)
+
+    def with_target(self, **parts: Any) -> Model:
+        """The same network with another likelihood or prior; what was fitted or measured with the old one is forgotten.
+
+        Args:
+            parts: `likelihood`, `prior`; None leaves the model's own.
+        """
+        changed = {name: part for name, part in parts.items() if part is not None}
+        if not changed:
+            return self
+        old = self.target
+        target = Target(**{"likelihood": old.likelihood, "prior": old.prior, "transform": old.transform, **changed})
+        objective = make(self.objective.settings(), Objective, target=target, layout=self.layout)  # type: ignore[type-abstract]
+        model = Model(self.network, objective, self.voxel_mm, path=self.path)
+        model.measured = False
+        return model
+
+    def description(self) -> dict[str, Any]:
+        """All that the weights' meaning depends on, as plain data.
+
+        Raises:
+            DataError: for a part that cannot be stored.
+        """
+        if not isinstance(self.network, Described):
+            raise DataError(f"{type(self.network).__name__} cannot be stored with what its output means")
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "voxel_mm": self.voxel_mm,
+            "network": self.network.settings(),
+            "target": self.target.settings(),
+            "objective": self.objective.settings(),
+            "fitted": None if self.fitted is None else asdict(self.fitted),
+        }
+
+    def check(self, given: Mapping[str, Any]) -> None:
+        """Refuse facts of a config or a command line that contradict the weights.
+
+        Args:
+            given: values by the names that configs/train.yaml has for them: rank, sigma, voxel_mm and so on.
+
+        Raises:
+            DataError: with both values.
+        """
+        facts = self._facts()
+        for name, value in given.items():
+            if name not in facts:
+                continue
+            known = facts[name]
+            numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (value, known))
+            if not (math.isclose(value, known, rel_tol=1e-6) if numbers else value == known):
+                raise DataError(f"--{name} {value}: the weights {self.name} were trained with {known}")
+
+    def _facts(self) -> dict[str, Any]:
+        """What the weights were trained with, by the names of configs/train.yaml, as far as they have it."""
+        described, found = self.description(), {}
+        for name, place in FACTS.items():
+            value: Any = described
+            for key in place:
+                value = value.get(key) if isinstance(value, Mapping) else None
+            found[name] = value
+        return found
+
+    def save(self, path: str | Path, **more: Any) -> None:
+        """Write weights and description, atomically.
+
+        Args:
+            path: of the file.
+            more: what else belongs into a checkpoint of a training.
+
+        Raises:
+            CheckpointError: if it cannot be written.
+        """
+        if more:
+            content = {"model": dict(self.network.state_dict()), DESCRIPTION: self.description(), **more}
+            save_atomically(content, path)
+        else:
+            save_atomically(described_state(self.network, self.description()), path)
+
+
+def load_model(
+    paths: str | Path | Sequence[str | Path],
+    device: torch.device | str = "cpu",
+    expected: Model | None = None,
+    amp: bool = False,
+) -> Model:
+    """The model of a file; of several files, their ensemble.
+
+    Args:
+        paths: of one file, or of several.
+        device: where to put it.
+        expected: the model of a config, which must agree.
+        amp: compute the networks' features in bfloat16.
+
+    Raises:
+        CheckpointError: for a file that cannot be read.
+        DataError: for one that says something else than the config.
+    """
+    device = usable_device(device)
+    names = [paths] if isinstance(paths, str | Path) else list(paths)
+    members = [_load(Path(str(name)).expanduser(), expected) for name in names]
+    for member in members:
+        member.network.amp = truth("amp", amp)  # type: ignore[assignment]
+    if len(members) == 1:
+        return members[0].to(device)
+    first, others = members[0], members[1:]
+    for other in others:
+        found = differences(_meaning(first), _meaning(other))
+        _refuse(found, str(first.path), str(other.path))
+    network = EnsembleNetwork([member.network for member in members])  # type: ignore[misc]
+    path = ", ".join(str(member.path) for member in members)
+    objective = MeanObjective(first.target, network.layout)  # type: ignore[arg-type]
+    return Model(network, objective, first.voxel_mm, path=path).to(device)
+
+
+def check_description(
+    content: Mapping[str, Any],
+    model: Model,
+    path: str | Path,
+    parts: Sequence[str] = ("voxel_mm", "network", "target"),
+) -> None:
+    """Refuse a checkpoint that says something else than the model of a config; those of earlier versions say nothing.
+
+    Args:
+        content: of the checkpoint.
+        model: of the config.
+        path: of the checkpoint.
+        parts: of the description, which must agree.
+
+    Raises:
+        CheckpointError: for a description of a later version.
+        DataError: with the first value that differs, as the one and the other have it.
+    """
+    described = _description_in(content, path)
+    if described is not None:
+        own = model.description()
+        found = [difference for part in parts for difference in differences(own[part], described.get(part), part)]
+        _refuse(found, "the config", str(path))
+
+
+def _load(path: Path, expected: Model | None) -> Model:
+    if not path.is_file() and (BUNDLE / path).is_file():
+        path = BUNDLE / path
+    if not path.is_file():
+        raise DataError(
+            f"weights {path}: there is no such file; name trained weights with --ckpt_path, or the bundle's folder "
+            "with --bundle_root"
+        )
+    content = read(path)
+    if expected is not None:
+        check_description(content, expected, path)
+    described = _description_in(content, path)
+    model = _of_earlier_version(path, content, expected) if described is None else _of_description(described)
+    load_network(model.network, path)
+    model.path = path
+    return model
+
+
+def _description_in(content: Mapping[str, Any], path: str | Path) -> Mapping[str, Any] | None:
+    described = description_of(content)
+    if described is None:
+        return None
+    known = isinstance(described, Mapping) and described.get("format") == FORMAT
+    if not known or described.get("version", 0) > VERSION:
+        raise CheckpointError(path, f"expected a description of version {VERSION} or earlier, got {described}")
+    return described
+
+
+def _of_description(described: Mapping[str, Any]) -> Model:
+    network: Any = make(described["network"], Described)
+    target = make_target(described["target"])
+    objective = make(described["objective"], Objective, target=target, layout=network.layout)  # type: ignore[type-abstract]
+    fitted = described.get("fitted")
+    return Model(network, objective, described["voxel_mm"], None if fitted is None else Fitted(**fitted))
+
+
+def _of_earlier_version(path: Path, content: Mapping[str, Any], expected: Model | None) -> Model:
+    """The model of a file that does not say what it is: that of the config, else what such files usually were."""
+    if expected is not None:
+        model = Model(copy.deepcopy(expected.network), expected.objective, expected.voxel_mm)
+    else:
+        logger.warning(
+            "weights %s: of an earlier version, which does not say what they mean; taken for S+LC 10L at 2 mm as "
+            "configs/train.yaml has it. `python -m bundle.describe` writes what they are into the file",
+            path,
+        )
+        layout = ProposalLayout(dominance=0.95)
+        model = Model(
+            ProposalNetwork(layout, UNetBackbone(), factor_level="half"),
+            SIRObjective(_usual_target(), layout, num_proposals=32),
+        )
+    state = content.get("network", content)
+    temperature, scale = (float(state.get(name, 0.0)) for name in (FITTED_BEFORE, "weight_scale.value"))
+    if temperature > 0:
+        model.fitted = Fitted(temperature, scale if scale > 0 else None)
+    return model
+
+
+def _usual_target() -> Target:
+    settings = {
+        "likelihood": {"kind": "ncc", "window": 5, "sigma": 0.5},
+        "prior": {"kind": "diffusion", "weight": 1.0},
+        "mean_prior": {"kind": "diffusion", "weight": 2.5},
+        "transform": {"kind": "displacement", "factor": 2},
+    }
+    return make_target(settings)
+
+
+def _meaning(model: Model) -> dict[str, Any]:
+    """What the members of an ensemble have to share."""
+    return {"voxel_mm": model.voxel_mm, "target": model.target.settings()}
+
+
+def _refuse(found: Sequence[tuple[str, Any, Any]], one: str, other: str) -> None:
+    if found:
+        name, here, there = found[0]
+        raise DataError(
+            f"{name} is {here!r} in {one}, but {there!r} in the weights {other}: they were trained with that"
+        )

@@ -1,0 +1,149 @@
+"""The steps from two images to a posterior, each once; :class:`~scripts.posterior.sampler.Sampler` has their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from scripts.core.progress import progress_of
+from scripts.inference.chunks import chunk_that_fits
+from scripts.inference.detail import find_detail
+from scripts.inference.model import Model, Weighting
+from scripts.inference.observations import Observations
+from scripts.inference.proposals import Evidence, sample_posterior
+from scripts.inference.refine import refine_all, refine_mean
+from scripts.networks.layout import Layout, Proposal
+from scripts.posterior.pair_images import PairImages
+from scripts.posterior.posterior import Posterior, mean_of
+from scripts.posterior.settings import Clock, Settings
+from scripts.registration.space import PairSpace
+from scripts.registration.target import Pair, Target
+
+
+@dataclass(eq=False)
+class Found:
+    """A proposal before anything is drawn from it: what `find` and conditioning make, and `draw` takes."""
+
+    raw: Tensor  # [1, C, x, y, z], rounded
+    layout: Layout
+    target: Target
+    space: PairSpace
+    proposal: Proposal
+    observations: Observations | None = None
+    steps: dict[str, int] = field(default_factory=dict)
+    gains: dict[str, float] = field(default_factory=dict)
+
+
+@torch.no_grad()
+def find(
+    model: Model, pair: PairImages, settings: Settings, raw: Tensor | None = None, clock: Clock | None = None
+) -> Found:
+    """The proposal of a pair: network, refinement, detail.
+
+    Args:
+        model: the model.
+        pair: the images.
+        settings: how.
+        raw: the network's output for this pair, if it is known already, [1, C, x, y, z].
+        clock: gets the seconds of each part.
+    """
+    clock = clock or Clock()
+    target, layout = model.target, model.layout
+    if raw is None:
+        with clock("network"):
+            raw = model.network(torch.cat([pair.moving, pair.fixed], dim=1))
+    gains: dict[str, float] = {}
+    if settings.refine_steps:
+        with clock("refinement"), progress_of("refining", settings.refine_steps, settings.progress) as advance:
+            raw, gains["refine_steps"] = _refined(model, pair, settings, raw, advance)
+    raw = layout.rounded(raw)
+    space = replace(pair.space, factor=int(target.transform.factor))
+    proposal = layout.proposal(raw)
+    if settings.detail_steps and pair.fine:
+        points = target.transform.control_points(proposal.mean)[0]
+        with clock("detail"):
+            space, gains["detail_steps"] = with_detail(space, target, pair, points, settings)
+    steps = {"refine_steps": settings.refine_steps, "detail_steps": settings.detail_steps}
+    return Found(raw, layout, target, space, proposal, None, steps, gains)
+
+
+def _refined(
+    model: Model, pair: PairImages, settings: Settings, raw: Tensor, progress: Callable[[int], None]
+) -> tuple[Tensor, float]:
+    """The raw output after gradient steps on the pair, and what they gained in the log-posterior."""
+    images = prepared(model.target, pair)
+    if settings.refine_parts == "mean" or model.layout.out_channels == model.layout.mean_channels:
+        better = refine_mean(model.layout.means(raw), model.target, images, settings.refine_steps, progress=progress)
+        return model.layout.with_means(raw, better.mean), float((better.after - better.before).mean())
+    every = refine_all(raw, model.objective, images, settings.refine_steps, seed=settings.seed, progress=progress)
+    return every.raw, every.after - every.before
+
+
+@torch.no_grad()
+def draw(
+    found: Found,
+    pair: PairImages,
+    settings: Settings,
+    weighting: Weighting,
+    evidence: Evidence | None = None,
+    clock: Clock | None = None,
+) -> Posterior:
+    """Draw, weigh and resample: the posterior of a proposal.
+
+    Args:
+        found: the proposal.
+        pair: the images.
+        settings: how many, and the seed.
+        weighting: T and σ_α.
+        evidence: log-likelihood of what neither the images nor the proposal know; None for nothing.
+        clock: gets the seconds.
+    """
+    clock = clock or Clock()
+    chunk = settings.chunk or chunk_that_fits(pair.fixed[0, 0].numel(), pair.fixed.device)
+    with clock("proposals"), progress_of("proposals", settings.num_proposals, settings.progress) as advance:
+        draws = sample_posterior(
+            found.proposal, found.target, prepared(found.target, pair), num_proposals=settings.num_proposals,
+            num_samples=settings.num_samples, temperature=weighting.temperature, scale=weighting.scale,
+            seed=settings.seed, chunk=chunk, progress=advance, evidence=evidence,
+        )  # fmt: skip
+        mean = mean_of(found.proposal, found.target, draws, chunk)
+    posterior = Posterior(
+        found.raw, found.layout, found.target, found.space, draws, mean, pair.names, pair.files, found.observations,
+        found.steps, found.gains,
+    )  # fmt: skip
+    posterior.proposal = found.proposal  # its factors are computed already
+    return posterior
+
+
+def prepared(target: Target, pair: PairImages) -> Pair:
+    """What all fields of a pair share."""
+    return target.prepare(pair.moving, pair.fixed, pair.mask)[0]
+
+
+def with_detail(
+    space: PairSpace,
+    target: Target,
+    pair: PairImages,
+    points: Tensor,
+    settings: Settings,
+    evidence: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[PairSpace, float]:
+    """The space with the detail that the pair's fine images add, and what that gained in the log-posterior.
+
+    Args:
+        space: of the pair, without detail.
+        target: the posterior at the model's resolution.
+        pair: the images.
+        points: control points of the mean field, [3, x, y, z].
+        settings: `detail_steps`.
+        evidence: see :func:`~scripts.inference.detail.find_detail`.
+    """
+    with progress_of("detail", settings.detail_steps, settings.progress) as advance:
+        detail = find_detail(
+            points, pair.fine["fixed"], pair.fine["moving"], settings.detail_steps, target=target,
+            factor=space.factor, mask=pair.fine.get("fixed_mask"), progress=advance, evidence=evidence,
+        )  # fmt: skip
+    return replace(space, detail=detail.control_points.half().float()), detail.gain  # as posterior.pt keeps it

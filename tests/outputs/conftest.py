@@ -1,0 +1,1 @@
+from tests.commands.conftest import pair, weights  # noqa: F401 - fixtures
