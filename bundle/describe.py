@@ -21,7 +21,8 @@ from monai.bundle import ConfigParser
 from scripts.commands.one_line import one_line_errors
 from scripts.core.checkpoint import beside_weights, description_of, read
 from scripts.core.errors import DataError
-from scripts.inference.model import Fitted, Model, check_description, load_model
+from scripts.inference.model import Fitted, Model
+from scripts.inference.model_file import check_description, load_model
 
 PARTS = ("voxel_mm", "network", "target", "objective")
 

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from scripts.core.checkpoint import read
-from scripts.inference.model import load_model
+from scripts.inference.model_file import load_model
 
 ROOT = Path(__file__).resolve().parents[1]
 WEIGHTS = ROOT / "experiments/weights"

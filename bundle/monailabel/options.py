@@ -56,16 +56,16 @@ def _points(value: Any) -> list[dict[str, Any]]:
 
 
 # A request's numbers may be text; true, which is 1 in Python, is no number.
-_WHOLE = Annotated[int, BeforeValidator(lambda value: str(value) if isinstance(value, bool) else value)]
+_NO_TRUTH = BeforeValidator(lambda value: str(value) if isinstance(value, bool) else value)
 _TEXT = Annotated[str, StringConstraints(strip_whitespace=True)]
 _LENGTH = Annotated[FiniteFloat, Field(gt=0, description="a positive number of mm")]
 _KINDS = {
-    "num_proposals": Annotated[_WHOLE, Interval(ge=2, le=100_000)],
-    "num_samples": Annotated[_WHOLE, Interval(ge=1, le=100_000)],
-    "seed": Annotated[_WHOLE, Interval(ge=0, le=LARGEST_SEED)],
-    "refine_steps": Annotated[_WHOLE, Interval(ge=0, le=10_000)],
-    "detail_steps": Annotated[_WHOLE, Interval(ge=0, le=10_000)],
-    "mode": Annotated[_WHOLE, Interval(ge=1, le=100)],
+    "num_proposals": Annotated[int, Interval(ge=2, le=100_000), _NO_TRUTH],
+    "num_samples": Annotated[int, Interval(ge=1, le=100_000), _NO_TRUTH],
+    "seed": Annotated[int, Interval(ge=0, le=LARGEST_SEED), _NO_TRUTH],
+    "refine_steps": Annotated[int, Interval(ge=0, le=10_000), _NO_TRUTH],
+    "detail_steps": Annotated[int, Interval(ge=0, le=10_000), _NO_TRUTH],
+    "mode": Annotated[int, Interval(ge=1, le=100), _NO_TRUTH],
     "landmark_std": _LENGTH,
     "outline_std": _LENGTH,
     "corrected_structures": Labels,

@@ -8,7 +8,8 @@ from monai.bundle import ConfigParser
 
 from bundle import describe
 from scripts.core.checkpoint import beside_weights, description_of, read, save_atomically
-from scripts.inference.model import Fitted, Model, load_model
+from scripts.inference.model import Fitted, Model
+from scripts.inference.model_file import load_model
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 PROGRESS = {"progress": {"epoch": 2, "iteration": 50}}

@@ -19,7 +19,8 @@ from scripts.evaluation.pair_report import LabeledPair, evaluate_pair, pair_seed
 from scripts.evaluation.pair_result import PairResult
 from scripts.evaluation.perturb import perturbation
 from scripts.evaluation.results import PAIRS_FILE, SETTINGS_FILE, STRUCTURES_FILE, ResultsError
-from scripts.inference.model import Fitted, Model, load_model
+from scripts.inference.model import Fitted, Model
+from scripts.inference.model_file import load_model
 from scripts.inference.objectives import ImportanceObjective, MeanObjective, SIRObjective, VariationalObjective
 from scripts.inference.refine import refine_all, refine_mean
 from scripts.networks import ProposalLayout, ProposalNetwork, UNetBackbone
@@ -347,7 +348,7 @@ def test_from_a_config(tmp_path):
     (weights,) = saved(tmp_path, untrained())
     parser = ConfigParser(
         {
-            "model": {"_target_": "scripts.inference.model.load_model", "paths": str(weights)},
+            "model": {"_target_": "scripts.inference.model_file.load_model", "paths": str(weights)},
             "sampler": {"_target_": "scripts.posterior.sampler.Sampler", "model": "@model", "settings": FEW},
             "subjects": {
                 "_target_": "scripts.data.datalist.load_datalist",

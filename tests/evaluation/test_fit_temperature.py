@@ -12,7 +12,8 @@ from scripts.core.errors import DataError
 from scripts.core.seg35 import SCORED
 from scripts.evaluation.evaluator import Evaluation
 from scripts.evaluation.fit_temperature import Calibration, best, write_fitted
-from scripts.inference.model import Fitted, Weighting, load_model
+from scripts.inference.model import Fitted, Weighting
+from scripts.inference.model_file import load_model
 from scripts.inference.objectives import ImportanceObjective, VariationalObjective
 from scripts.posterior.sampler import Sampler
 from scripts.registration.transform import DisplacementTransform, VelocityTransform

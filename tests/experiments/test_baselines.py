@@ -20,7 +20,7 @@ from scripts.evaluation.pair_report import LabeledPair
 from scripts.evaluation.pair_result import RIBBON_SCORES
 from scripts.evaluation.results import ResultsError, ResultStore
 from scripts.files.itk import read_displacement, write_displacement
-from scripts.inference.model import load_model
+from scripts.inference.model_file import load_model
 from scripts.registration.warp import warp_labels
 from scripts.synthetic.subjects import synthesize_subject
 from tests.engines.conftest import ROOT

@@ -14,7 +14,7 @@ from monai.bundle import ConfigParser
 
 from experiments import comparison
 from scripts.core.checkpoint import load_network, read, save_atomically
-from scripts.inference.model import load_model
+from scripts.inference.model_file import load_model
 from tests.commands.conftest import small_model
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,8 @@ from monai.networks.nets import SegResNet
 
 from scripts.core.checkpoint import description_of, network_state, read, save_atomically
 from scripts.core.errors import CheckpointError, DataError
-from scripts.inference.model import Fitted, Model, Weighting, check_description, load_model
+from scripts.inference.model import Fitted, Model, Weighting
+from scripts.inference.model_file import check_description, load_model
 from scripts.inference.objectives import MeanObjective
 from scripts.networks import MonaiBackbone, ProposalLayout, ProposalNetwork
 from scripts.registration.target import Target

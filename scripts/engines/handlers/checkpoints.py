@@ -15,7 +15,8 @@ from scripts.core.errors import CheckpointError
 from scripts.core.processes import Processes
 from scripts.core.truth import truth
 from scripts.engines.distributed import check_agreement
-from scripts.inference.model import Model, check_description
+from scripts.inference.model import Model
+from scripts.inference.model_file import check_description
 
 logger = logging.getLogger(__name__)
 LAST, BEST = "last.pt", "model.pt"
