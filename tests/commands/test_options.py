@@ -221,7 +221,8 @@ TOGETHER = [
     ("train.yaml", *files, override.relative_to(ROOT))
     for files in ((), ("evaluate.yaml",), ("evaluate.yaml", "calibrate.yaml"))
     for override in [*sorted(ROOT.glob("configs/**/*.yaml")), ROOT / "experiments/comparison.yaml"]
-    if files or override.name not in ("files.yaml", "calibrate.yaml")  # which override the evaluation
+    if override.parent.name != "examples"  # which are on their own
+    and (files or override.name not in ("files.yaml", "calibrate.yaml"))  # which override the evaluation
 ]
 
 
