@@ -22,7 +22,7 @@ def inner_products(
     b: Tensor,  # (M, B, D)
 ) -> Tensor:  # (B, N, M)
     """All inner products of two sets of long vectors, summed in float64."""
-    fast = None if _needs_gradient(a, b) or a.dtype != b.dtype else backends.sums(a.device, a.dtype)
+    fast = None if recorded(a, b) or a.dtype != b.dtype else backends.sums(a.device, a.dtype)
     if fast is not None:
         return fast.inner_products(a, b)
     a, b = a.transpose(0, 1), b.permute(1, 2, 0)
@@ -37,11 +37,15 @@ def squared_norms(
     a: Tensor,  # (N, B, D)
 ) -> Tensor:  # (N, B)
     """Squared lengths of long vectors, summed in float64."""
-    fast = None if _needs_gradient(a) else backends.sums(a.device, a.dtype)
-    return a.square().sum(dim=2, dtype=torch.float64) if fast is None else fast.squared_norms(a)
+    fast = None if recorded(a) else backends.sums(a.device, a.dtype)
+    if fast is None:
+        return a.square().sum(dim=2, dtype=torch.float64)
+    alone = a.reshape(1, -1, a.shape[2])  # each vector as a batch element of its own
+    return fast.inner_products(alone, alone).reshape(a.shape[:2])
 
 
-def _needs_gradient(*tensors: Tensor) -> bool:
+def recorded(*tensors: Tensor) -> bool:
+    """Whether operations on these are recorded for a gradient."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
@@ -54,8 +58,7 @@ def capacitance(gram: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         shapes (B, r, r) and (B,).
     """
-    identity = torch.eye(gram.shape[-1], device=gram.device, dtype=gram.dtype)
-    return _InverseAndLogDet.apply(identity + gram)
+    return _InverseAndLogDet.apply(gram + torch.eye(gram.shape[-1], device=gram.device, dtype=gram.dtype))
 
 
 class _InverseAndLogDet(torch.autograd.Function):

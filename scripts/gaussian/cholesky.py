@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from scripts.gaussian import backends
-from scripts.gaussian.errors import NearlySingularError, NonFiniteError, NonPositiveDiagonalError, ShapeError
+from scripts.gaussian.capacitance import recorded
+from scripts.gaussian.errors import NearlySingularError, NonPositiveDiagonalError, ShapeError, check_finite
 from scripts.gaussian.stencil import CHANNELS, Stencil
 
 
@@ -36,8 +37,11 @@ class StencilCholesky:
         self._solver = backends.solver(entries.device, backend)
         self._products = backends.products(entries.device)
         self._packed: dict[bool, Any] = {}
-        if validate:
-            self._validate()
+        if validate and entries.numel():
+            check_finite("stencil_parameters", entries.detach())
+            smallest = float(self.diagonal.detach().min())
+            if smallest <= 0:
+                raise NonPositiveDiagonalError(int((self.diagonal <= 0).sum()), self.diagonal.numel(), smallest)
 
     @property
     def diagonal(self) -> Tensor:
@@ -66,7 +70,7 @@ class StencilCholesky:
         if self.stencil.is_diagonal:
             out = x / self.diagonal
         else:
-            overwrite = overwrite and not (torch.is_grad_enabled() and (x.requires_grad or self.entries.requires_grad))
+            overwrite = overwrite and not recorded(x, self.entries)
             out = _Solve.apply(self.entries, x, self, transpose, overwrite)
         self._check_solution(out.detach(), transpose)
         return out
@@ -98,18 +102,6 @@ class StencilCholesky:
         batch, _, *grid = self.entries.shape
         if x.ndim != 6 or list(x.shape[1:]) != [batch, CHANNELS, *grid]:
             raise ShapeError("x", f"(N, {batch}, {CHANNELS}, {', '.join(map(str, grid))})", x.shape)
-
-    def _validate(self) -> None:
-        entries = self.entries.detach()
-        if not torch.isfinite(entries.sum()):
-            # The sum can overflow although every entry is finite: count before judging.
-            nans, infs = int(entries.isnan().sum()), int(entries.isinf().sum())
-            if nans or infs:
-                raise NonFiniteError("stencil_parameters", nans, infs, entries.numel())
-        smallest = float(self.diagonal.detach().min()) if entries.numel() else 1.0
-        if smallest <= 0:
-            count = int((self.diagonal <= 0).sum())
-            raise NonPositiveDiagonalError(count, self.diagonal.numel(), smallest)
 
     def _check_solution(self, out: Tensor, transpose: bool) -> None:
         if out.device.type != "cpu" or out.numel() == 0:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from scripts.core.memory import free_bytes
-from scripts.gaussian.capacitance import capacitance, inner_products, squared_norms
+from scripts.gaussian.capacitance import capacitance, inner_products, recorded, squared_norms
 from scripts.gaussian.cholesky import StencilCholesky
 from scripts.gaussian.errors import GaussianError, OutOfMemoryError, ShapeError, check_finite
 from scripts.gaussian.noise import fold, standard_normal
@@ -113,16 +113,14 @@ class StructuredGaussian:
         available = free_bytes(self.mean.device)
         if available is not None and size > available:
             raise OutOfMemoryError(f"noise for {len(indices)} samples of {tuple(self.event_shape)}", size, available)
-        elements = self.batch_shape.numel()
         structured, low_rank = [], []
-        for b in range(elements):
+        for b in range(self.batch_shape.numel()):
             # The low-rank numbers have a stream of their own, so that they do not depend on the grid.
             structured.append(make(self.event_shape, fold(seed, b), indices))
             low_rank.append(make((self.rank,), fold(fold(seed, b), 1 << 32), indices))
-        join = _only if elements == 1 else functools.partial(torch.stack, dim=1)
         return Noise(
-            join(structured).reshape(len(indices), *self.batch_shape, *self.event_shape),
-            join(low_rank).reshape(len(indices), *self.batch_shape, self.rank),
+            _joined(structured).reshape(len(indices), *self.batch_shape, *self.event_shape),
+            _joined(low_rank).reshape(len(indices), *self.batch_shape, self.rank),
         )
 
     def rsample(
@@ -156,7 +154,7 @@ class StructuredGaussian:
             # (b, n, r) @ (b, r, D): one small matrix product per batch element
             weights = noise.low_rank.reshape(-1, self.batch_shape.numel(), self.rank).transpose(0, 1)
             factor = self.cov_factor.reshape(-1, self.rank, self.dimensions)
-            if len(factor) == 1 and not _recorded(z, weights, factor):
+            if len(factor) == 1 and not recorded(z, weights, factor):
                 # in place: no second set of samples
                 z = z.reshape(-1, self.dimensions).addmm_(weights[0], factor[0]).reshape(z.shape)
             else:
@@ -238,13 +236,6 @@ class StructuredGaussian:
             whitened = whitened - correction.reshape(whitened.shape)
         return self.cholesky.multiply(whitened).reshape(x.shape)
 
-    # Marginal variance
-
-    @property
-    def variance(self) -> Tensor:
-        """Marginal variance of each dimension, shape (*batch, 3, X, Y, Z); see `marginal_variance`."""
-        return self.marginal_variance()[0]
-
     def marginal_variance(self, num_probes: int = 64, seed: int = 0) -> tuple[Tensor, Tensor]:
         """The diagonal of Σ and the standard error of each number, both of shape (*batch, 3, X, Y, Z).
 
@@ -324,16 +315,11 @@ class StructuredGaussian:
             raise ShapeError("noise.low_rank", str(expected), noise.low_rank.shape)
 
 
-def _only(parts: list[Tensor]) -> Tensor:
-    """The one element, not copied: at the paper's size a copy of the noise costs as much as solving with it."""
-    return parts[0][:, None]
+def _joined(parts: list[Tensor]) -> Tensor:
+    """The batch's elements side by side; a single one is not copied, which would cost as much as solving with it."""
+    return parts[0][:, None] if len(parts) == 1 else torch.stack(parts, dim=1)
 
 
 def _add(total: Tensor, term: Tensor) -> Tensor:
     """total + term, in total's memory where no gradient is recorded."""
-    return total + term if _recorded(total, term) else total.add_(term)
-
-
-def _recorded(*tensors: Tensor) -> bool:
-    """Whether operations on these are recorded for a gradient."""
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    return total + term if recorded(total, term) else total.add_(term)

@@ -32,9 +32,8 @@ class NonPositiveDiagonalError(GaussianError):
 class NonFiniteError(GaussianError):
     """NaN or infinite numbers, counted."""
 
-    def __init__(self, name: str, nans: int, infs: int, total: int, hint: str = "") -> None:
-        message = f"{name} has {nans} NaN and {infs} infinite values among {total}"
-        super().__init__(f"{message}; {hint}" if hint else message)
+    def __init__(self, name: str, nans: int, infs: int, total: int) -> None:
+        super().__init__(f"{name} has {nans} NaN and {infs} infinite values among {total}")
 
 
 class NearlySingularError(GaussianError):
@@ -76,12 +75,13 @@ class BackendWarning(UserWarning):
 
 
 def check_finite(name: str, tensor: Tensor) -> None:
-    """Refuse NaN and infinite numbers, which one sum shows.
+    """Refuse NaN and infinite numbers.
 
     Raises:
         NonFiniteError: with their counts.
     """
-    if tensor.numel() and not torch.isfinite(tensor.sum(dtype=torch.float64)):
+    if not torch.isfinite(tensor.sum()):
+        # The sum can overflow although every number is finite: count before judging.
         nans, infs = int(tensor.isnan().sum()), int(tensor.isinf().sum())
         if nans or infs:
             raise NonFiniteError(name, nans, infs, tensor.numel())

@@ -57,9 +57,9 @@ def _hash(counter: Tensor) -> Tensor:
 
 
 def standard_normal(
-    shape: Sequence[int],  # of one sample
+    shape: Sequence[int],
     seed: int,
-    indices: Sequence[int],  # N sample numbers
+    indices: Sequence[int],
     *,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
@@ -69,7 +69,7 @@ def standard_normal(
     Args:
         shape: shape of one sample.
         seed: any integer.
-        indices: which samples, in any order.
+        indices: which N samples, in any order.
         device: where to make it; the numbers agree between devices to rounding.
         dtype: float32 or float64; both come from the same 64 random bits a pair.
 

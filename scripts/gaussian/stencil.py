@@ -113,11 +113,6 @@ class Stencil:
         """Numbers a voxel: 3, 45 or 123."""
         return CHANNELS if self.is_diagonal else CHANNELS + len(WITHIN) + len(PRECEDING) * self.couplings
 
-    @property
-    def diagonal_scale(self) -> float:
-        """Factor after the softplus, so that zero stands for `initial_std`: softplus(0) = log 2."""
-        return 1.0 / (self.initial_std * math.log(2.0))
-
     def entries(self, raw: Tensor) -> Tensor:
         """Turn unbounded numbers (network output) into entries of L.
 
@@ -125,13 +120,14 @@ class Stencil:
             raw: shape (*batch, num_channels, X, Y, Z).
 
         Returns:
-            The same shape; the diagonal is softplus(raw) * diagonal_scale, the other entries are unchanged, but for
-            rows that exceed `dominance`.
+            The same shape; the diagonal is softplus(raw), scaled so that zero stands for `initial_std`; the other
+            entries are unchanged, but for rows that exceed `dominance`.
         """
         if raw.ndim < 4 or raw.shape[-4] != self.num_channels:
             raise ShapeError("raw stencil parameters", f"(*batch, {self.num_channels}, X, Y, Z)", raw.shape)
         rows = None if self.is_diagonal else _rows(self.cross_channel, raw.device)
-        return _entries(raw, rows, self.diagonal_scale, self.dominance)
+        scale = 1.0 / (self.initial_std * math.log(2.0))  # softplus(0) = log 2
+        return _entries(raw, rows, scale, self.dominance)
 
 
 @fused

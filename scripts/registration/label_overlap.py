@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from scripts.core.described import Described
 from scripts.registration.errors import OptionError
+from scripts.registration.parts import check_positive
 from scripts.registration.warp import warp
 
 
@@ -33,9 +34,8 @@ class OverlapLikelihood(Described, nn.Module):
         super().__init__()
         if not len(labels):
             raise OptionError("labels", "at least one", list(labels))
-        if not weight > 0:
-            raise OptionError("weight", "positive", weight)
-        self.labels, self.weight, self.structures = list(labels), weight, min(structures, len(labels))
+        self.labels, self.weight = list(labels), check_positive("weight", weight)
+        self.structures = min(structures, len(labels))
 
     def choose(self, seed: int) -> list[int]:
         """The structures of a step."""

@@ -10,13 +10,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from scripts.core.fusion import fused
 from scripts.registration.backends import compiled
-from scripts.registration.errors import OptionError, RegistrationError, check_partner, check_volume
-from scripts.registration.parts import Likelihood, check_positive, sum_of
+from scripts.registration.errors import OptionError, check_partner, check_volume
+from scripts.registration.parts import Likelihood, check_fixed, check_positive, sum_of
 
 EPS = 1e-5
 """Added to both local variances: with intensities in [0, 1], a contrast below 0.003 counts as none."""
@@ -37,35 +38,28 @@ def fixed_statistics(fixed: Tensor, window: int = 9) -> FixedStatistics:
     """Local mean and variance of the fixed image, shape [B, 1, X, Y, Z].
 
     Raises:
-        ShapeError: for another shape.
         OptionError: for a window that is not odd and positive.
-        RegistrationError: if a gradient is asked for, which is given to the moving image only.
+        ShapeError, RegistrationError: see `check_fixed`.
     """
-    check_volume("fixed", fixed, 1)
     _check_window(window)
-    if fixed.requires_grad:
-        raise RegistrationError("expected a fixed image without gradient, got one that requires it; swap the images")
-    fixed = fixed.as_subclass(Tensor)  # MONAI's metadata would be copied in every operation
+    fixed = check_fixed(fixed)
     fast = compiled("numba_ncc", fixed)
     mean, variance = (fast.statistics if fast else _torch_statistics)(fixed, window)
     return FixedStatistics(fixed, mean, variance, window)
 
 
 def local_ncc(fixed: Tensor | FixedStatistics, moving: Tensor, window: int = 9, eps: float = EPS) -> Tensor:
-    """Squared local correlation of two images at every voxel.
+    """Squared local correlation of two images at every voxel, shape [B, 1, X, Y, Z].
 
     ncc² = cov(f, m)² / ((var f + ε) (var m + ε)), over the window around the voxel. It lies in [0, 1], is 0 where an
     image is constant, and does not change with brightness or contrast (up to ε). Sums are float64: with float32 images
     the map is that of a float64 computation to 10⁻⁷.
 
     Args:
-        fixed: shape [B, 1, X, Y, Z], or [1, 1, X, Y, Z] for all of the batch; or its statistics.
+        fixed: shape [1 or B, 1, X, Y, Z]; or its statistics.
         moving: the warped image, shape [B, 1, X, Y, Z]; the one that gets a gradient.
         window: voxels along an edge of the window, odd; taken from the statistics if they are given.
         eps: ε, in squared units of intensity.
-
-    Returns:
-        The map, shape [B, 1, X, Y, Z].
 
     Raises:
         ShapeError, OptionError, RegistrationError: see :func:`fixed_statistics`.
@@ -84,9 +78,6 @@ class NCCLikelihood(Likelihood):
         window: voxels along an edge of the window, odd: 9 at 1 mm, 5 at 2 mm.
         sigma: σ; smaller means more trust in the images.
         eps: see :func:`local_ncc`.
-
-    Raises:
-        OptionError: for settings that make no likelihood.
     """
 
     kind = "ncc"
@@ -94,9 +85,7 @@ class NCCLikelihood(Likelihood):
     def __init__(self, window: int = 9, sigma: float = SIGMA, eps: float = EPS) -> None:
         super().__init__()
         _check_window(window)
-        if not eps > 0:
-            raise OptionError("eps", "positive", eps)
-        self.window, self.sigma, self.eps = window, check_positive("sigma", sigma), eps
+        self.window, self.sigma, self.eps = window, check_positive("sigma", sigma), check_positive("eps", eps)
 
     def precompute(self, fixed: Tensor) -> FixedStatistics:
         """Local mean and variance of the fixed image."""
@@ -123,9 +112,6 @@ class MSELikelihood(Likelihood):
 
     Args:
         sigma: the noise's standard deviation, in units of intensity.
-
-    Raises:
-        OptionError: for a sigma that is not positive.
     """
 
     kind = "mse"
@@ -150,9 +136,7 @@ def box_sum(x: Tensor, window: int) -> Tensor:
     radius = window // 2
     for axis in (2, 3, 4):
         size, start, length = x.shape[axis], 0, 1
-        padding = [0] * 6
-        padding[2 * (4 - axis)] = padding[2 * (4 - axis) + 1] = radius
-        run = nn.functional.pad(x, padding)  # run[i]: sum of `length` voxels from i on
+        run = F.pad(x, [0, 0] * (4 - axis) + [radius, radius])  # run[i]: sum of `length` voxels from i on
         total = torch.zeros_like(x)
         while True:
             if window & length:

@@ -10,15 +10,14 @@ would hold the brain's outline.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from scripts.registration.errors import OptionError, RegistrationError, check_partner, check_volume
-from scripts.registration.parts import Likelihood, check_positive
+from scripts.registration.errors import OptionError, check_partner, check_volume
+from scripts.registration.parts import GradientAtOnce, Likelihood, check_fixed, check_positive
 
 TAPS = 4
 """Bins that an intensity of the moving image is spread over."""
@@ -49,9 +48,6 @@ class MutualInformationLikelihood(Likelihood):
         weight: how often each voxel counts. 2 ties fields as firmly as local correlation does with its window of 5
             voxels and its σ of 0.5.
         rim: voxels around the fixed image's foreground that count as well, where there is no mask.
-
-    Raises:
-        OptionError: for settings that make no likelihood.
     """
 
     kind = "mi"
@@ -65,16 +61,8 @@ class MutualInformationLikelihood(Likelihood):
         self.bins, self.weight, self.rim = bins, check_positive("weight", weight), rim
 
     def precompute(self, fixed: Tensor) -> FixedBins:
-        """The bins of the fixed image's voxels, [B, 1, X, Y, Z], and which of them count.
-
-        Raises:
-            ShapeError: for another shape.
-            RegistrationError: if a gradient is asked for, which is given to the moving image only.
-        """
-        check_volume("fixed", fixed, 1)
-        if fixed.requires_grad:
-            raise RegistrationError("expected a fixed image without gradient, got one that has it; swap the images")
-        fixed = fixed.as_subclass(Tensor)  # MONAI's metadata would be copied in every operation
+        """The bins of the fixed image's voxels, [B, 1, X, Y, Z], and which of them count; errors as `check_fixed`'s."""
+        fixed = check_fixed(fixed)
         indices = (fixed * self.bins).nan_to_num_(0.0).clamp_(0, self.bins - 1).int()
         weights = (fixed > 0).to(fixed.dtype)
         for axis in range(3):  # the largest value in a cube, one axis after the other
@@ -93,7 +81,12 @@ class MutualInformationLikelihood(Likelihood):
         check_partner("fixed", fixed.indices, moving, 1)
         weights = fixed.weights if mask is None else mask.as_subclass(Tensor)
         check_partner("mask", weights, moving, 1)
-        return self.weight * _Information.apply(moving.as_subclass(Tensor), fixed.indices, weights, self.bins)
+
+        def information(b: int, image: Tensor, gradient: Tensor | None) -> Tensor:
+            index, weight = fixed.indices[b % len(fixed.indices), 0], weights[b % len(weights), 0]
+            return _information(image, index, weight, self.bins, gradient)
+
+        return self.weight * GradientAtOnce.apply(moving.as_subclass(Tensor), information)
 
     @property
     def evidence_weight(self) -> float:
@@ -105,34 +98,14 @@ class MutualInformationLikelihood(Likelihood):
         return MutualInformationLikelihood(self.bins, self.weight, 2 * self.rim)
 
 
-class _Information(torch.autograd.Function):
-    """N · MI, [B], float64. The gradient is found along with it, so that it is all that is kept for the backward."""
-
-    @staticmethod
-    def forward(ctx: Any, moving: Tensor, indices: Tensor, weights: Tensor, bins: int) -> Tensor:
-        values = moving.new_zeros(moving.shape[0], dtype=torch.float64)
-        gradients = moving.new_zeros(moving.shape) if ctx.needs_input_grad[0] else None
-        for b, one in enumerate(moving):
-            fixed, counts = indices[b % len(indices)].reshape(-1), weights[b % len(weights)].reshape(-1)
-            gradient = None if gradients is None else gradients[b].view(-1)
-            values[b] = _information(one.reshape(-1), fixed, counts, bins, gradient)
-        ctx.save_for_backward(gradients)
-        return values
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (gradients,) = ctx.saved_tensors
-        return grad[:, None, None, None, None].to(gradients.dtype) * gradients, None, None, None
-
-
 def _information(moving: Tensor, indices: Tensor, weights: Tensor, bins: int, gradient: Tensor | None) -> Tensor:
-    """N · MI of one pair, from [V] to []; its gradient goes to `gradient`, [V] zeros, if there is one.
+    """N · MI of one pair, from volumes to []; its gradient goes to `gradient`, zeros of their shape, if there is one.
 
     H(f, k) = Σ_v w_v [f_v = f] β(k − u_v), with u the moving image's intensities in bins. N · MI is
     Σ H(f, k) log(H(f, k) N / (H(f) H(k))), and its derivative by H(f, k) is log(H(f, k)/H(k)) = log p(f | k), as
     neither N nor H(f) depends on the moving image.
     """
+    moving, indices, weights = moving.reshape(-1), indices.reshape(-1), weights.reshape(-1)
     counted = None
     if moving.device.type in CHUNK:  # elsewhere, asking how many voxels count would wait for the device
         counted = weights.nonzero()[:, 0]
@@ -152,6 +125,7 @@ def _information(moving: Tensor, indices: Tensor, weights: Tensor, bins: int, gr
     )
     conditional = logs - moving_logs  # log p(f | k), [f, k]
     if gradient is not None:
+        gradient = gradient.view(-1)
         # A cubic spline's slope is the quadratic spline of the differences between its coefficients.
         rises = conditional.diff(dim=1)
         table = torch.stack([rises[:, tap : tap + intervals].reshape(-1) for tap in range(TAPS - 1)])

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from scripts.core.described import Described
-from scripts.registration.errors import OptionError, check_partner
+from scripts.registration.errors import OptionError, RegistrationError, check_partner, check_volume
 from scripts.registration.spline import upsample
 
 
 class Likelihood(Described, nn.Module, abc.ABC):
     """log p(fixed | warped), up to a constant: how well a warped moving image explains the fixed one.
+
+    Settings that make no likelihood are refused with an `OptionError`.
 
     Class attributes:
         window: voxels along an edge of the neighborhood that one term looks at; 1 for single voxels.
@@ -103,6 +106,47 @@ class Transform(Described, nn.Module, abc.ABC):
     @abc.abstractmethod
     def control_points(self, z: Tensor) -> Tensor:
         """Control points of the cubic B-spline that the displacement is, in image voxels, [N, 3, x, y, z]."""
+
+
+class GradientAtOnce(torch.autograd.Function):
+    """Values of images, the gradient of which is found along with them: it is all that is kept for the backward.
+
+    One image after the other, as what is computed of a single one is large.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, moving: Tensor, of_one: Callable[[int, Tensor, Tensor | None], Tensor]) -> Tensor:
+        """Values [B], float64, of images [B, 1, X, Y, Z].
+
+        `of_one` makes the value [] of a number in the batch and its image [X, Y, Z], and puts the gradient into its
+        third argument, [X, Y, Z] zeros, if there is one.
+        """
+        values = moving.new_zeros(moving.shape[0], dtype=torch.float64)
+        gradients = moving.new_zeros(moving.shape) if ctx.needs_input_grad[0] else None
+        for b in range(len(moving)):
+            values[b] = of_one(b, moving[b, 0], None if gradients is None else gradients[b, 0])
+        ctx.save_for_backward(gradients)
+        return values
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        """Gradients of the images."""
+        (gradients,) = ctx.saved_tensors
+        return grad[:, None, None, None, None].to(gradients.dtype) * gradients, None
+
+
+def check_fixed(fixed: Tensor) -> Tensor:
+    """The fixed image, [B, 1, X, Y, Z], as a plain tensor: MONAI's metadata would be copied in every operation.
+
+    Raises:
+        ShapeError: for another shape.
+        RegistrationError: if a gradient is asked for, which is given to the moving image only.
+    """
+    check_volume("fixed", fixed, 1)
+    if fixed.requires_grad:
+        raise RegistrationError("expected a fixed image without gradient, got one that has it; swap the images")
+    return fixed.as_subclass(Tensor)
 
 
 def sum_of(values: Tensor, mask: Tensor | None = None) -> Tensor:

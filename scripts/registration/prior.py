@@ -1,7 +1,9 @@
 """How plausible a field is before the images are seen: smoothness energies on the field grid.
 
 Differences are taken between neighboring field voxels and not divided by their distance; fields are in image voxels
-(decision 9). A field may have any leading dimensions; energies are float64, as sample weights are differences of them.
+(decision 9). A field may have any leading dimensions, [*, 3, X, Y, Z]; its energies, [*], are float64, as sample
+weights are differences of them. Each function raises a `ShapeError` for another shape, each prior an `OptionError` for
+a negative weight.
 """
 
 from __future__ import annotations
@@ -20,17 +22,7 @@ from scripts.registration.parts import Prior
 
 
 def diffusion_energy(z: Tensor) -> Tensor:
-    """½ Σ ‖∇z‖²: half the squared differences between all pairs of neighboring voxels.
-
-    Args:
-        z: fields, shape [*, 3, X, Y, Z].
-
-    Returns:
-        shape [*], float64.
-
-    Raises:
-        ShapeError: for another shape.
-    """
+    """½ Σ ‖∇z‖²: half the squared differences between all pairs of neighboring voxels; [*, 3, X, Y, Z] to [*]."""
     _check(z)
     return _DiffusionEnergy.apply(z)
 
@@ -74,17 +66,7 @@ def _torch_gradient(z: Tensor, grad: Tensor) -> Tensor:
 
 
 def bending_energy(z: Tensor) -> Tensor:
-    """½ Σ ‖∇²z‖²: half the squared second differences, mixed ones twice; zero for affine fields.
-
-    Args:
-        z: fields, shape [*, 3, X, Y, Z].
-
-    Returns:
-        shape [*], float64.
-
-    Raises:
-        ShapeError: for another shape.
-    """
+    """½ Σ ‖∇²z‖²: half the squared second differences, mixed ones twice, of [*, 3, X, Y, Z]; 0 for affine fields."""
     _check(z)
     energy = z.new_zeros(z.shape[:-4], dtype=torch.float64)
     for a in (-3, -2, -1):
@@ -97,17 +79,10 @@ def bending_energy(z: Tensor) -> Tensor:
 
 
 def deformation_gradient(z: Tensor, factor: int = 2) -> Tensor:
-    """∇φ of φ(x) = x + u(x) in the middle of every cell between eight field voxels.
+    """∇φ of φ(x) = x + u(x) in the middle of every cell between eight field voxels, [*, 3, 3, X−1, Y−1, Z−1].
 
-    It is that of the trilinear interpolation between them: the mean of the cell's four parallel edges. Displacements
-    are divided by the factor, as a field voxel is `factor` image voxels long.
-
-    Args:
-        z: fields, shape [*, 3, X, Y, Z].
-        factor: image voxels along the edge of a field voxel.
-
-    Returns:
-        shape [*, 3, 3, X−1, Y−1, Z−1]; entry (c, a) is ∂φ_c/∂x_a.
+    Entry (c, a) is ∂φ_c/∂x_a of the trilinear interpolation between them: the mean of the cell's four parallel edges.
+    Displacements are divided by the factor, as a field voxel is `factor` image voxels long.
     """
     columns = []
     for axis in (-3, -2, -1):
@@ -121,30 +96,18 @@ def deformation_gradient(z: Tensor, factor: int = 2) -> Tensor:
 
 
 def hyperelastic_energies(z: Tensor, factor: int = 2, smallest: float = 0.1) -> tuple[Tensor, Tensor]:
-    """Area and volume terms of hyperelasticity (Burger et al. 2013), summed over the cells of the field grid.
+    """Area and volume terms of hyperelasticity (Burger et al. 2013), [*] each, summed over the cells of the field grid.
 
     Area: Σ max(‖cof ∇φ‖² − 3, 0)², which grows with surfaces and is convex. Volume: Σ ψ(det ∇φ) with
     ψ(v) = ((v − 1)²/v)², which treats growing and shrinking alike, ψ(v) = ψ(1/v), and rises without bound as v → 0. A
     sampled field may fold nevertheless, and its weight and gradient must stay finite: below `smallest`, ψ goes on along
     its tangent.
-
-    Args:
-        z: fields in image voxels, shape [*, 3, X, Y, Z].
-        factor: image voxels along the edge of a field voxel.
-        smallest: the determinant at which the tangent takes over.
-
-    Returns:
-        area and volume energies, shapes [*], float64.
-
-    Raises:
-        ShapeError: for another shape.
     """
     _check(z)
-    j = deformation_gradient(z, factor)
-    rows = j.unbind(dim=-5)  # three of [*, 3, X−1, Y−1, Z−1]
+    rows = deformation_gradient(z, factor).unbind(dim=-5)  # three of [*, 3, X−1, Y−1, Z−1]
     # The rows of the cofactor matrix are cross products of the other two rows; det = row · its cofactors.
     cofactors = [torch.linalg.cross(rows[(c + 1) % 3], rows[(c + 2) % 3], dim=-4) for c in range(3)]
-    area = sum((cofactor.square().sum(dim=-4) for cofactor in cofactors), start=j.new_zeros(()))
+    area = sum((cofactor.square().sum(dim=-4) for cofactor in cofactors), start=z.new_zeros(()))
     area = (area - 3).clamp_min(0).square()
     determinant = (rows[0] * cofactors[0]).sum(dim=-4)
     safe = determinant.clamp_min(smallest)
@@ -155,76 +118,52 @@ def hyperelastic_energies(z: Tensor, factor: int = 2, smallest: float = 0.1) -> 
 
 
 def fold_price(z: Tensor, factor: int = 2, smallest: float = 0.05) -> Tensor:
-    """Σ max(smallest − det ∇φ, 0)² over the cells of the field grid: what folds or nearly folds costs something.
-
-    Args:
-        z: fields in image voxels, shape [*, 3, X, Y, Z].
-        factor: image voxels along the edge of a field voxel.
-        smallest: the determinant below which a cell costs something. A large ventricle that is compared to a small one
-            has 0.1 or less with good reason.
-
-    Returns:
-        shape [*], float64.
-
-    Raises:
-        ShapeError: for another shape.
-    """
+    """Σ max(smallest − det ∇φ, 0)² over the cells of fields [*, 3, X, Y, Z]; [*]. See `FoldPrior`."""
     _check(z)
     first, second, third = deformation_gradient(z, factor).unbind(dim=-5)  # of [*, 3, X−1, Y−1, Z−1]
     determinant = (first * torch.linalg.cross(second, third, dim=-4)).sum(dim=-4)
     return (smallest - determinant).clamp_min(0).square().sum(dim=(-3, -2, -1), dtype=torch.float64)
 
 
-class DiffusionPrior(Prior):
-    """log p(z) = −weight · ½ Σ ‖∇z‖² (decision 9), up to a constant: neighbors move alike.
-
-    Args:
-        weight: λ.
-
-    Raises:
-        OptionError: for a negative weight.
-    """
-
-    kind = "diffusion"
+class _WeightedPrior(Prior):
+    """A single energy times its weight."""
 
     def __init__(self, weight: float = 1.0) -> None:
         super().__init__()
         self.weight = _weight("weight", weight)
+
+    @property
+    def stiffness(self) -> float:
+        """See `Prior.stiffness`."""
+        return self.weight
+
+
+class DiffusionPrior(_WeightedPrior):
+    """log p(z) = −weight · ½ Σ ‖∇z‖² (decision 9), up to a constant: neighbors move alike.
+
+    Args:
+        weight: λ.
+    """
+
+    kind = "diffusion"
 
     def forward(self, z: Tensor) -> Tensor:
         """[*, 3, X, Y, Z] to [*], float64."""
         return -self.weight * diffusion_energy(z)
 
-    @property
-    def stiffness(self) -> float:
-        """See `Prior.stiffness`."""
-        return self.weight
 
-
-class BendingEnergyPrior(Prior):
+class BendingEnergyPrior(_WeightedPrior):
     """log p(z) = −weight · ½ Σ ‖∇²z‖², up to a constant: affine motion is free.
 
     Args:
         weight: λ.
-
-    Raises:
-        OptionError: for a negative weight.
     """
 
     kind = "bending"
 
-    def __init__(self, weight: float = 1.0) -> None:
-        super().__init__()
-        self.weight = _weight("weight", weight)
-
     def forward(self, z: Tensor) -> Tensor:
         """[*, 3, X, Y, Z] to [*], float64."""
         return -self.weight * bending_energy(z)
-
-    @property
-    def stiffness(self) -> float:
-        """See `Prior.stiffness`."""
-        return self.weight
 
 
 class HyperelasticPrior(Prior):
@@ -238,9 +177,6 @@ class HyperelasticPrior(Prior):
         area: weight of the change of surfaces, see :func:`hyperelastic_energies`.
         volume: weight of the change of volume.
         factor: image voxels along the edge of a field voxel.
-
-    Raises:
-        OptionError: for a negative weight.
     """
 
     kind = "hyperelastic"
@@ -262,15 +198,13 @@ class HyperelasticPrior(Prior):
 
 
 class FoldPrior(Prior):
-    """log p(z) = −weight · Σ max(smallest − det ∇φ, 0)², up to a constant: all is free but folds, see `fold_price`.
+    """log p(z) = −weight · Σ max(smallest − det ∇φ, 0)², up to a constant: all is free but what folds or nearly does.
 
     Args:
         weight: of the price.
-        smallest: the determinant below which a cell costs something.
+        smallest: the determinant below which a cell of the field grid costs something. A large ventricle that is
+            compared to a small one has 0.1 or less with good reason.
         factor: image voxels along the edge of a field voxel.
-
-    Raises:
-        OptionError: for a negative weight.
     """
 
     kind = "folds"

@@ -15,52 +15,50 @@ from scripts.registration.backends import compiled
 from scripts.registration.errors import ShapeError
 
 
-def pull(volume: Tensor, displacement: Tensor, matrix: np.ndarray, per_mm: np.ndarray) -> Tensor:
-    """Trilinear interpolation of intensities at displaced places.
+def pull(volume: Tensor, displacement: Tensor, matrix: np.ndarray, per_mm: np.ndarray, nearest: bool = False) -> Tensor:
+    """Intensities, by trilinear interpolation, or labels, by the nearest voxel, at displaced places.
 
     Args:
-        volume: the source, shape [X', Y', Z'], float32.
+        volume: the source, shape [X', Y', Z']; labels may be integers of any kind.
         displacement: at each voxel of the result, in mm, shape [3, X, Y, Z], float32.
         matrix: from the result's indices to the source's, (4, 4): inv(A_source) @ A_result for RAS affines.
         per_mm: from a displacement in mm to one in the source's indices, (3, 3): the inverse of A_source[:3, :3].
+        nearest: labels.
 
     Returns:
-        shape [X, Y, Z].
+        shape [X, Y, Z]; float32, or the labels' dtype.
 
     Raises:
         ShapeError: for other shapes.
     """
-    matrix, per_mm = _checked(volume, displacement, matrix, per_mm)
-    volume = volume.float()
-    fast = compiled("numba_pull", volume, displacement)
+    if volume.ndim != 3:
+        raise ShapeError("the volume", "(X, Y, Z)", volume.shape)
+    if displacement.ndim != 4 or displacement.shape[0] != 3:
+        raise ShapeError("the displacement", "(3, X, Y, Z)", displacement.shape)
+    if matrix.shape != (4, 4) or per_mm.shape != (3, 3):
+        raise ShapeError("the matrices", "(4, 4) and (3, 3)", (*matrix.shape, *per_mm.shape))
+    volume = volume if nearest else volume.float()
+    fast = compiled("numba_warp", displacement)
     if fast is not None:
-        return fast.linear(volume, displacement, matrix, per_mm)
+        return fast.pull(volume, displacement, matrix, per_mm, nearest)
     places, inside = _places(volume, displacement, matrix, per_mm)
+    if nearest:
+        index = tuple((p + 0.5).floor().long().clamp(0, n - 1) for p, n in zip(places, volume.shape, strict=True))
+        return torch.where(inside, volume[index], 0)
     sizes = [size - 1 for size in volume.shape]
     out = volume.new_zeros(displacement.shape[1:])
     at = [place.clamp(0, size) for place, size in zip(places, sizes, strict=True)]
     low = [place.floor().long() for place in at]
     for corner in range(8):
         weight: Tensor | float = 1.0
-        index = []
+        index = ()
         for axis in range(3):
             upper = corner >> axis & 1
             fraction = at[axis] - low[axis]
             weight = weight * (fraction if upper else 1 - fraction)
-            index.append((low[axis] + upper).clamp_max(sizes[axis]))
-        out += volume[tuple(index)] * weight
+            index = (*index, (low[axis] + upper).clamp_max(sizes[axis]))
+        out += volume[index] * weight
     return out * inside
-
-
-def pull_labels(labels: Tensor, displacement: Tensor, matrix: np.ndarray, per_mm: np.ndarray) -> Tensor:
-    """The nearest voxel's label at displaced places; as `pull`, for integers of any kind."""
-    matrix, per_mm = _checked(labels, displacement, matrix, per_mm)
-    fast = compiled("numba_pull", displacement) if labels.device.type == "cpu" else None
-    if fast is not None:
-        return fast.nearest(labels, displacement, matrix, per_mm)
-    places, inside = _places(labels, displacement, matrix, per_mm)
-    index = tuple((p + 0.5).floor().long().clamp(0, n - 1) for p, n in zip(places, labels.shape, strict=True))
-    return torch.where(inside, labels[index], 0)
 
 
 def _places(
@@ -79,16 +77,3 @@ def _places(
         inside &= (place >= -0.5) & (place < size - 0.5)
         places.append(place.to(torch.float64 if displacement.dtype == torch.float64 else torch.float32))
     return places, inside
-
-
-def _checked(
-    volume: Tensor, displacement: Tensor, matrix: np.ndarray, per_mm: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    if volume.ndim != 3:
-        raise ShapeError("the volume", "(X, Y, Z)", volume.shape)
-    if displacement.ndim != 4 or displacement.shape[0] != 3:
-        raise ShapeError("the displacement", "(3, X, Y, Z)", displacement.shape)
-    matrix, per_mm = np.ascontiguousarray(matrix, dtype=np.float64), np.ascontiguousarray(per_mm, dtype=np.float64)
-    if matrix.shape != (4, 4) or per_mm.shape != (3, 3):
-        raise ShapeError("the matrices", "(4, 4) and (3, 3)", (*matrix.shape, *per_mm.shape))
-    return matrix, per_mm

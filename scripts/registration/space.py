@@ -20,7 +20,7 @@ from torch import Tensor
 
 from scripts.core.errors import DataError
 from scripts.core.grid import Grid
-from scripts.registration.pull import pull, pull_labels
+from scripts.registration.pull import pull
 from scripts.registration.spline import evaluate, upsample
 
 
@@ -54,13 +54,9 @@ class PairSpace:
         self._axes()
 
     def displacement(self, control_points: Tensor) -> Tensor:
-        """Displacements at the fixed file's voxels, detail included, without the alignment.
+        """Displacements at the fixed file's voxels, RAS mm, detail included, without the alignment.
 
-        Args:
-            control_points: of fields in work voxels, shape [N, 3, x, y, z].
-
-        Returns:
-            RAS mm, shape [N, 3, X, Y, Z].
+        Control points of fields in work voxels, [N, 3, x, y, z], to [N, 3, X, Y, Z].
         """
         order, positions = self._axes()
         at = [(where + 0.5) / self.factor - 0.5 for where in positions]
@@ -100,15 +96,7 @@ class PairSpace:
         return torch.einsum("ij,nj...->ni...", matrix, displacement)
 
     def displacement_at(self, control_points: np.ndarray, points: np.ndarray) -> np.ndarray:
-        """Displacement of one field at any places of the fixed space.
-
-        Args:
-            control_points: in work voxels, shape [3, x, y, z].
-            points: RAS mm, (P, 3).
-
-        Returns:
-            RAS mm, (P, 3), detail included, without the alignment.
-        """
+        """The same of one field, [3, x, y, z], at any places of the fixed space; RAS mm, (P, 3) both."""
         where = (self.work.to_indices(points) + 0.5) / self.factor - 0.5
         return _spline_at(control_points, where) @ self.work.affine[:3, :3].T + self.detail_at(points)
 
@@ -122,18 +110,14 @@ class PairSpace:
         """Points of the fixed space (P, 3), RAS mm, to the moving file's space."""
         return points @ self.alignment[:3, :3].T + self.alignment[:3, 3]
 
-    def warp(self, moving: Tensor, displacement: Tensor, source: Grid | None = None) -> Tensor:
+    def warp(self, moving: Tensor, displacement: Tensor, source: Grid | None = None, nearest: bool = False) -> Tensor:
         """Pull a volume of the moving space [X', Y', Z'] to the fixed grid by a displacement [3, X, Y, Z] in mm."""
-        return pull(moving, displacement, *self._from(source or self.moving))
+        to_source = np.linalg.inv((source or self.moving).affine) @ self.alignment
+        return pull(moving, displacement, to_source @ self.fixed.affine, to_source[:3, :3], nearest)
 
     def warp_labels(self, labels: Tensor, displacement: Tensor, source: Grid | None = None) -> Tensor:
         """The same for a label map, by the nearest voxel."""
-        return pull_labels(labels, displacement, *self._from(source or self.moving))
-
-    def _from(self, source: Grid) -> tuple[np.ndarray, np.ndarray]:
-        """From fixed indices, and from mm in the fixed space, to the source's indices: (4, 4) and (3, 3)."""
-        to_source = np.linalg.inv(source.affine) @ self.alignment
-        return to_source @ self.fixed.affine, to_source[:3, :3]
+        return self.warp(labels, displacement, source, nearest=True)
 
     def _axes(self) -> tuple[list[int], list[Tensor]]:
         """For each axis of the fixed file the work axis along it; for each work axis the fixed voxels' places on it."""

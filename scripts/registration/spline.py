@@ -1,7 +1,7 @@
 """From the field grid to the image grid by a uniform cubic B-spline (decision 7).
 
 The field's values are the spline's control points, so the dense field is twice continuously differentiable and, as
-B-splines are averages, never larger than the control points.
+B-splines are averages, never larger than the control points. Beyond the grid's ends the last one is repeated.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ def upsample(field: Tensor, factor: int = 2, shape: Sequence[int] | None = None)
     """Evaluate the spline at every image voxel.
 
     A field voxel covers factor³ image voxels, centers aligned: image voxel i lies at (i + ½)/factor − ½ of the field
-    grid. Beyond the grid's ends the last control point is repeated. The values are not rescaled: a field in image
-    voxels stays one.
+    grid. The values are not rescaled: a field in image voxels stays one.
 
     Args:
         field: control points, shape [B, C, x, y, z].
@@ -57,10 +56,9 @@ def image_grid(field: Tensor, factor: int, shape: Sequence[int] | None = None) -
 
 @functools.lru_cache(maxsize=8)
 def phases(factor: int) -> tuple[Tensor, Tensor]:
-    """The spline's weights on an image grid: image voxel factor·κ + p takes the controls κ + starts[p] … + 3.
+    """The spline's weights on an image grid, [factor, 4] float32, and their starts, [factor] int64.
 
-    Returns:
-        weights, shape [factor, 4] float32, and starts, shape [factor] int64.
+    Image voxel factor·κ + p takes the controls κ + starts[p] … + 3.
     """
     with torch.inference_mode(False):
         position = (torch.arange(factor, dtype=torch.float64) + 0.5) / factor - 0.5
@@ -73,15 +71,14 @@ def evaluate(field: Tensor, positions: Sequence[Tensor], degree: int = 3) -> Ten
 
     Args:
         field: control points, shape [B, C, x, y, z].
-        positions: for each axis, where on it, in field voxels; shapes (X,), (Y,), (Z,). Beyond the grid's ends the last
-            control point is repeated.
+        positions: for each axis, where on it, in field voxels; shapes (X,), (Y,), (Z,).
         degree: 3, or 1 for linear interpolation between the values.
 
     Returns:
         shape [B, C, X, Y, Z].
 
     Raises:
-        ShapeError: for another shape.
+        ShapeError: for a field of another shape.
     """
     check_volume("field", field)
     weights = [_weights(where.double().cpu(), n, degree) for where, n in zip(positions, field.shape[2:], strict=True)]
@@ -110,12 +107,7 @@ def _interpolation(controls: int, size: int, factor: int, dtype: torch.dtype, de
 
 
 def neighbors(position: Tensor, controls: int, degree: int = 3) -> tuple[Tensor, Tensor]:
-    """Which control points of one axis make the values at some places on it.
-
-    Args:
-        position: in field voxels, (n,), float64; beyond the axis' ends the last control point is repeated.
-        controls: how many there are.
-        degree: 3, or 1 for linear interpolation.
+    """Which of an axis' control points make the values at positions (n,), float64, in field voxels; as in `evaluate`.
 
     Returns:
         Their indices (n, 4 | 2), some may occur twice at the ends, and their weights, which add up to 1, float64.

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from scripts.core.described import Described, make
+from scripts.registration import one_pass
 from scripts.registration.errors import ShapeError, check_volume
 from scripts.registration.label_overlap import OverlapLikelihood
 from scripts.registration.local_correlation import NCCLikelihood
-from scripts.registration.one_pass import OnePass, serves
 from scripts.registration.parts import Likelihood, Prior, Transform
 from scripts.registration.prior import DiffusionPrior
 from scripts.registration.transform import DisplacementTransform
@@ -37,7 +37,7 @@ class Pair(NamedTuple):
     mask: Tensor | None = None  # weights of the fixed image's voxels, [1, 1, X, Y, Z]
     labels: tuple[Tensor, Tensor] | None = None  # moving and fixed label map, [1, 1, X, Y, Z], in training only
     structures: tuple[int, ...] = ()  # whose overlap counts in this step
-    arranged: list[OnePass] | None = None  # for fields without gradients, on first use; a list, to be filled then
+    arranged: list[Any] | None = None  # for fields without gradients, see `one_pass`; a list, to be filled on first use
 
     @property
     def shape(self) -> torch.Size:
@@ -89,13 +89,13 @@ class Target(nn.Module):
         labels: tuple[Tensor, Tensor] | None = None,
         seeds: Sequence[int] | None = None,
     ) -> list[Pair]:
-        """Precompute what all fields of a pair share.
+        """Precompute what all fields of a pair share; all tensors have the shape [B, 1, X, Y, Z].
 
         Args:
-            moving: shape [B, 1, X, Y, Z].
-            fixed: the same shape.
-            mask: optional weights of the fixed image's voxels, the same shape.
-            labels: optional label maps of the moving and the fixed image, the same shape; for `overlap`.
+            moving: moving images.
+            fixed: fixed images.
+            mask: weights of the fixed images' voxels.
+            labels: label maps of the moving and the fixed images; for `overlap`.
             seeds: B seeds of the choice of structures; None for 0, 1, …
 
         Returns:
@@ -105,24 +105,22 @@ class Target(nn.Module):
             ShapeError: for another shape.
         """
         check_volume("moving", moving, 1)
+        moving_label, fixed_label = (None if self.overlap is None else labels) or (None, None)
+        given = {
+            "moving": moving, "fixed": fixed, "mask": mask, "moving_label": moving_label, "fixed_label": fixed_label,
+        }  # fmt: skip
         # MONAI's metadata would be copied in every operation.
-        moving, fixed = moving.as_subclass(Tensor), fixed.as_subclass(Tensor)
-        mask = None if mask is None else mask.as_subclass(Tensor)
-        labels = None if self.overlap is None or labels is None else labels
-        moving_label, fixed_label = labels or (None, None)
-        partners = {"fixed": fixed, "mask": mask, "moving_label": moving_label, "fixed_label": fixed_label}
-        for name, partner in partners.items():
-            if partner is not None and partner.shape != moving.shape:
-                raise ShapeError(name, str(list(moving.shape)), partner.shape)
+        plain = {name: volume.as_subclass(Tensor) for name, volume in given.items() if volume is not None}
+        for name, volume in plain.items():
+            if volume.shape != moving.shape:
+                raise ShapeError(name, str(list(moving.shape)), volume.shape)
         pairs = []
-        seeds = range(moving.shape[0]) if seeds is None else seeds
-        for b in range(moving.shape[0]):
-            part = slice(b, b + 1)
-            fixed_part = self.likelihood.precompute(fixed[part])
-            pair = Pair(moving[part], fixed_part, None if mask is None else mask[part], arranged=[])
-            if self.overlap is not None and moving_label is not None and fixed_label is not None:
-                maps = (moving_label[part].as_subclass(Tensor), fixed_label[part].as_subclass(Tensor))
-                pair = pair._replace(labels=maps, structures=tuple(self.overlap.choose(seeds[b])))
+        for b in range(len(moving)):
+            part = {name: volume[b : b + 1] for name, volume in plain.items()}
+            pair = Pair(part["moving"], self.likelihood.precompute(part["fixed"]), part.get("mask"), arranged=[])
+            if self.overlap is not None and "moving_label" in part:
+                structures = tuple(self.overlap.choose(b if seeds is None else seeds[b]))
+                pair = pair._replace(labels=(part["moving_label"], part["fixed_label"]), structures=structures)
             pairs.append(pair)
         return pairs
 
@@ -138,20 +136,10 @@ class Target(nn.Module):
         if torch.is_grad_enabled() and (z.requires_grad or pair.moving.requires_grad):
             return self._step_by_step(pair, z)
         labels = self.overlap is not None and pair.labels is not None
-        if not labels and serves(self.transform, self.likelihood, pair.fixed, pair.moving, pair.mask, z):
-            return self._one_pass(pair)(z)
+        if not labels and one_pass.serves(self.transform, self.likelihood, pair, z):
+            return one_pass.log_likelihood(self.transform, self.likelihood, pair, z)
         few = z.split(ON_IMAGE_GRID) if z.device.type == "cpu" and len(z) else [z]
         return torch.cat([self._step_by_step(pair, part) for part in few])
-
-    def _one_pass(self, pair: Pair) -> OnePass:
-        """The pair's images, arranged for one pass; once a pair."""
-        for arranged in pair.arranged or ():
-            if arranged.belongs_to(self.transform, self.likelihood):
-                return arranged
-        arranged = OnePass(self.transform, self.likelihood, pair.fixed, pair.moving, pair.mask)
-        if pair.arranged is not None:
-            pair.arranged[:] = [arranged]
-        return arranged
 
     def _step_by_step(self, pair: Pair, z: Tensor) -> Tensor:
         """Displacements, warped images, correlations: what takes gradients and any device, likelihood and transform."""

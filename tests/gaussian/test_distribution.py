@@ -189,7 +189,7 @@ class TestSampling:
         assert gaussian.log_prob(sample).shape == (5, *batch)
         assert gaussian.log_prob(sample[0]).shape == gaussian.entropy().shape == batch
         assert gaussian.precision_matvec(sample).shape == sample.shape
-        assert gaussian.variance.shape == (*batch, 3, *grid)
+        assert gaussian.marginal_variance()[0].shape == (*batch, 3, *grid)
 
     def test_given_noise_is_kept_unless_it_may_be_overwritten(self):
         gaussian = random_gaussian("LC", 1, (3, 4, 8), torch.float32)

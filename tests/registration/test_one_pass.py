@@ -37,7 +37,7 @@ def fields(count: int, shape: tuple[int, ...] = SHAPE, factor: int = 2, size: fl
 
 def both(target: Target, pair: Pair, z: Tensor) -> tuple[Tensor, Tensor]:
     """Log-likelihoods in one pass and step by step."""
-    assert one_pass.serves(target.transform, target.likelihood, pair.fixed, pair.moving, pair.mask, z)
+    assert one_pass.serves(target.transform, target.likelihood, pair, z)
     with torch.no_grad():
         return target.log_likelihood(pair, z), target._step_by_step(pair, z)
 
@@ -122,7 +122,7 @@ def test_only_what_counts_is_warped():
     inner[..., 18:22, 18:22, 20:24] = 1
     warped = {}
     for name, mask in (("all", None), ("inner", inner)):
-        prepared = numba_likelihood.prepare(pair.moving, *pair.fixed[:3], mask, 5, 1e-5, 0.5)
+        prepared = numba_likelihood.prepare(pair.moving, pair.fixed, mask, 1e-5, 0.5)
         warped[name] = int(16 * prepared.needed[..., 1].sum())
     # Windows of 4³ voxels reach 2 further on either side; rows are warped in blocks of 16.
     assert warped["inner"] == 8 * 8 * 16

@@ -8,7 +8,7 @@ from scipy.ndimage import map_coordinates
 
 from scripts.registration import pull as module
 from scripts.registration.errors import ShapeError
-from scripts.registration.pull import pull, pull_labels
+from scripts.registration.pull import pull
 
 MATRIX = np.array([[0.0, -0.9, 0.1, 12.0], [1.1, 0.05, 0, -1.0], [0, 0.1, 0.8, 1.0], [0, 0, 0, 1]])
 PER_MM = np.array([[0.0, -0.5, 0.02], [0.6, 0, 0], [0, 0.1, 0.7]])
@@ -58,7 +58,7 @@ def test_labels_take_the_nearest_voxel(case, dtype):
     inside = ((at >= 0) & (at < size)).all(0)
     expected = np.zeros(at.shape[1], dtype=labels.numpy().dtype)
     expected[inside] = labels.numpy()[tuple(at[:, inside])]
-    out = pull_labels(labels, displacement, MATRIX, PER_MM)
+    out = pull(labels, displacement, MATRIX, PER_MM, nearest=True)
     assert out.dtype == dtype
     # float32 sums may put a place that is exactly between two voxels to the other one
     assert (out.numpy().ravel() == expected).mean() > 0.999
@@ -91,4 +91,4 @@ def test_wrong_shapes_are_named(case):
     with pytest.raises(ShapeError, match="displacement"):
         pull(volume, displacement[:2], MATRIX, PER_MM)
     with pytest.raises(ShapeError, match="matrices"):
-        pull_labels(volume, displacement, MATRIX[:3], PER_MM)
+        pull(volume, displacement, MATRIX[:3], PER_MM)

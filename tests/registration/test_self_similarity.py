@@ -12,7 +12,7 @@ from scripts.registration.errors import OptionError, RegistrationError, ShapeErr
 from scripts.registration.local_correlation import MSELikelihood
 from scripts.registration.parts import Likelihood
 from scripts.registration.prior import DiffusionPrior
-from scripts.registration.self_similarity import EPS, MINDLikelihood, descriptors
+from scripts.registration.self_similarity import EPS, MINDLikelihood
 from scripts.registration.target import Target
 from scripts.registration.warp import warp
 from tests.devices.watch import Watch
@@ -30,6 +30,10 @@ PAIRS = [(2 * a + i, 2 * b + j) for a, b in ((0, 1), (0, 2), (1, 2)) for i, j in
 def slab(request, monkeypatch):
     """Each test with slabs of as few planes as there can be, and with one for all."""
     monkeypatch.setitem(self_similarity.SLAB, "cpu", request.param)
+
+
+def descriptors(image, radius=1, dilation=1, eps=EPS):
+    return MINDLikelihood(radius, dilation, eps=eps).precompute(image).channels
 
 
 def naive_descriptors(image, radius, dilation, eps=EPS):

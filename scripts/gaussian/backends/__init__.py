@@ -55,7 +55,7 @@ def noise(device: torch.device, dtype: torch.dtype) -> ModuleType | None:
 
 
 def sums(device: torch.device, dtype: torch.dtype) -> ModuleType | None:
-    """The module whose `inner_products` and `squared_norms` are faster than torch's, if there is one; no gradients."""
+    """The module whose `inner_products` are faster than torch's, if there is one; no gradients."""
     return _numba("sums", device) if dtype == torch.float32 else None
 
 

@@ -66,31 +66,25 @@ class Lanes:
 
     def at_least(self, bound: Lanes | float) -> Lanes:
         """The larger one of two numbers; the bound where this one is NaN."""
-        bound = self._other(bound)
-        larger = self.builder.fcmp_ordered(">", self.value, bound)
-        return Lanes(self.builder, self.builder.select(larger, self.value, bound))
+        return self._if(">", bound)
 
     def at_most(self, bound: Lanes | float) -> Lanes:
         """The smaller one of two numbers; the bound where this one is NaN."""
-        bound = self._other(bound)
-        smaller = self.builder.fcmp_ordered("<", self.value, bound)
-        return Lanes(self.builder, self.builder.select(smaller, self.value, bound))
+        return self._if("<", bound)
+
+    def _if(self, comparison: str, other: Lanes | float) -> Lanes:
+        other = self._other(other)
+        holds = self.builder.fcmp_ordered(comparison, self.value, other)
+        return Lanes(self.builder, self.builder.select(holds, self.value, other))
 
     def floor(self) -> Lanes:
         """The next whole number below, still a float."""
         return self._call("floor")
 
-    def integers(self) -> Lanes:
-        """Whole floats as int32."""
-        return Lanes(self.builder, self.builder.fptosi(self.value, self._type(I32)))
-
-    def double(self) -> Lanes:
-        """float32 as float64."""
-        return Lanes(self.builder, self.builder.fpext(self.value, self._type(F64)))
-
-    def single(self) -> Lanes:
-        """float64 rounded to float32."""
-        return Lanes(self.builder, self.builder.fptrunc(self.value, self._type(F32)))
+    def to(self, element: ir.Type) -> Lanes:
+        """Whole float32 as int32, float32 as float64, or float64 rounded to float32."""
+        step = {(F32, I32): "fptosi", (F32, F64): "fpext", (F64, F32): "fptrunc"}[self.element, element]
+        return Lanes(self.builder, getattr(self.builder, step)(self.value, self._type(element)))
 
     def halves(self) -> tuple[Lanes, Lanes]:
         """The two float32 that each int64 is made of, the one at the lower address first."""
@@ -111,6 +105,16 @@ class Lanes:
         mangled = f"llvm.{name}.v{self.count}{_MANGLED[self.element]}"
         function = cgutils.get_or_insert_function(self.builder.module, signature, mangled)
         return Lanes(self.builder, self.builder.call(function, [self.value, *(other.value for other in others)]))
+
+
+def emitted(signature: Any, emit: Callable[[Block, Any], None], lanes: int = LANES) -> tuple[Any, Callable[..., Any]]:
+    """What numba's `intrinsic` wants of a function without a result: the arguments' types, and what emits its code."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, sig: Any, args: Any) -> ir.Value:
+        emit(Block(context, builder, sig, args, lanes), args)
+        return context.get_dummy_value()
+
+    return signature, codegen
 
 
 class Block:
@@ -184,9 +188,9 @@ class Block:
                 self.builder.store(value.value, total)
         return values()
 
-    def done(self) -> ir.Value:
-        """What an intrinsic without a result returns."""
-        return self._context.get_dummy_value()
+    def multiples(self, stride: ir.Value, count: int) -> list[ir.Value]:
+        """A stride times 0, 1, 2, …"""
+        return [self.builder.mul(stride, I64(number)) for number in range(count)]
 
     def _index(self, index: ir.Value | int) -> ir.Value:
         return I64(index) if isinstance(index, int) else index

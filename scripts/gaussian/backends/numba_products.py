@@ -20,17 +20,7 @@ from scripts.gaussian.stencil import Stencil
 
 
 def multiply(stencil: Stencil, entries: Tensor, x: Tensor, transpose: bool) -> Tensor:
-    """Lx or Lᵀx.
-
-    Args:
-        stencil: the pattern of L.
-        entries: shape (B, C, X, Y, Z).
-        x: shape (N, B, 3, X, Y, Z).
-        transpose: multiply with Lᵀ.
-
-    Returns:
-        shape (N, B, 3, X, Y, Z).
-    """
+    """Lx or Lᵀx; entries of L have shape (B, C, X, Y, Z), x and the result (N, B, 3, X, Y, Z)."""
     x = x.detach().contiguous()
     out = torch.zeros_like(x)
     run(_multiply, entries.flatten(), x.view(-1), out.view(-1), tuple(x.shape), _table(stencil), transpose)
@@ -38,10 +28,10 @@ def multiply(stencil: Stencil, entries: Tensor, x: Tensor, transpose: bool) -> T
 
 
 def outer(stencil: Stencil, rows: Tensor, columns: Tensor, sign: int = 1) -> Tensor:
-    """The entries of sign · Σ_n rows_n columns_nᵀ that lie on the pattern of L: the gradient of L.
+    """The entries of sign · Σ_n rows_n columns_nᵀ that lie on the pattern of an L with neighbors: the gradient of L.
 
     Args:
-        stencil: a pattern with neighbors.
+        stencil: the pattern.
         rows: shape (N, B, 3, X, Y, Z).
         columns: the same shape.
         sign: 1 or −1.
@@ -109,37 +99,43 @@ def _outer_kernel(couplings: int) -> Callable[..., None]:
         for job in prange(batch * nx):
             b, i = job // nx, job % nx
             for j in range(ny):
-                for channel in range(channels):
-                    di, dj, dk, r, c = table[channel]
-                    ii, jj = i + di, j + dj
+                here = (i * ny + j) * nz
+                row, own = b * 3 * voxels + here, b * channels * voxels + here
+                for channel in range(6):
+                    r, c = row + table[channel, 3] * voxels, row + table[channel, 4] * voxels
+                    at = own + channel * voxels
+                    _sums(out[at : at + nz], rows, r, columns, c, stride, count, sign)
+                for first in range(6, channels, couplings):
+                    ii, jj, dk = i + table[first, 0], j + table[first, 1], table[first, 2]
                     if ii < 0 or ii >= nx or jj < 0 or jj >= ny:
                         continue
                     # Voxel k of this row pairs with k + dk of the other: low <= k < high.
                     low, high = max(0, -dk), min(nz, nz - dk)
-                    here, there = (i * ny + j) * nz, (ii * ny + jj) * nz + dk
-                    row, column = b * 3 * voxels + here, b * 3 * voxels + there
-                    to = (b * channels + channel) * voxels + here
-                    if channel < 6 or high - low < TILE:
-                        first, second = row + r * voxels + low, column + c * voxels + low
-                        _sums(out[to + low : to + high], rows[first:], columns[second:], stride, count, sign)
-                    elif (channel - 6) % couplings == 0:  # this one and the neighbor's others
+                    to = own + first * voxels
+                    column = b * 3 * voxels + (ii * ny + jj) * nz + dk
+                    if high - low >= TILE:
                         for start in range(low, high, TILE):
                             # The last tile overlaps the one before; the same sums are stored twice.
                             k = min(start, high - TILE)
                             sum_of_outer_products(
                                 rows, row + k, columns, column + k, voxels, stride, count, out, to + k, sign, full
                             )
+                        continue
+                    for channel in range(first, first + couplings):
+                        r, c = row + table[channel, 3] * voxels + low, column + table[channel, 4] * voxels + low
+                        at = own + channel * voxels
+                        _sums(out[at + low : at + high], rows, r, columns, c, stride, count, sign)
 
     return kernel
 
 
 @njit
-def _sums(out, rows, columns, stride, count, sign):  # type: ignore[no-untyped-def]
-    """out[k] = sign · Σ_n rows[n · stride + k] · columns[n · stride + k]; all are flat."""
+def _sums(out, rows, row, columns, column, stride, count, sign):  # type: ignore[no-untyped-def]
+    """out[k] = sign · Σ_n rows[row + n·stride + k] · columns[column + n·stride + k]; rows and columns are flat."""
     length = len(out)
     out[:] = 0.0
     for n in range(count):
-        start = n * stride
-        _add_product(out, rows[start : start + length], columns[start : start + length])
+        r, c = row + n * stride, column + n * stride
+        _add_product(out, rows[r : r + length], columns[c : c + length])
     for k in range(length):
         out[k] *= sign

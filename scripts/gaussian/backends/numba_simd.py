@@ -10,7 +10,7 @@ from numba.core import cgutils
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
-from scripts.gaussian.backends.lanes import I32, I64, LANES, Block
+from scripts.gaussian.backends.lanes import I32, LANES, emitted
 
 NEIGHBORS = 13
 TILE = LANES
@@ -34,8 +34,7 @@ def update_voxel(typing_context, x, packed, table, x_start, packed_start, lanes,
     signature = types.void(x, packed, table, x_start, packed_start, lanes, couplings)
     num_lanes, num_couplings = _literal(lanes, "lanes"), _literal(couplings, "couplings")
 
-    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        block = Block(context, builder, sig, args, num_lanes)
+    def emit(block, args):  # type: ignore[no-untyped-def]
         here, numbers, offsets = block.data(0, args[3]), block.data(1, args[4]), block.data(2)
 
         def number(index):  # type: ignore[no-untyped-def]
@@ -47,7 +46,7 @@ def update_voxel(typing_context, x, packed, table, x_start, packed_start, lanes,
             start = 6 + neighbor * num_couplings
             there = block.number(offsets, neighbor)
             for d in range(3):
-                value = block.load(here, builder.add(there, channel[d]))
+                value = block.load(here, block.builder.add(there, channel[d]))
                 if num_couplings == 3:
                     total[d] = number(start + d).times_plus(value, total[d])
                 else:
@@ -59,9 +58,8 @@ def update_voxel(typing_context, x, packed, table, x_start, packed_start, lanes,
         first = number(3).times_plus(middle, number(4).times_plus(last, total[0])) * number(0)
         for c, value in enumerate((first, middle, last)):
             block.store(value, here, channel[c])
-        return block.done()
 
-    return signature, codegen
+    return emitted(signature, emit, num_lanes)
 
 
 @intrinsic
@@ -69,21 +67,19 @@ def transpose_tile(typing_context, source, source_start, source_stride, target, 
     """Copy a square tile transposed: row i of target is column i of source, both 1-D arrays with a stride by row."""
     signature = types.void(source, source_start, source_stride, target, target_start, target_stride)
 
-    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        block = Block(context, builder, sig, args)
+    def emit(block, args):  # type: ignore[no-untyped-def]
         source, target = block.data(0, args[1]), block.data(3, args[4])
-        rows = [block.load(source, builder.mul(args[2], I64(i))) for i in range(TILE)]
+        rows = [block.load(source, at) for at in block.multiples(args[2], TILE)]
         # log2(TILE) perfect shuffles of the rows with their partners half a tile away transpose the tile.
         half = TILE // 2
         lower, upper = ([start + lane // 2 + TILE * (lane % 2) for lane in range(TILE)] for start in (0, half))
         for _ in range(TILE.bit_length() - 1):
             # a0 b0 a1 b1 … of the lower halves, then of the upper ones
             rows = [rows[i // 2].shuffled(rows[i // 2 + half], upper if i % 2 else lower) for i in range(TILE)]
-        for i, row in enumerate(rows):
-            block.store(row, target, builder.mul(args[5], I64(i)))
-        return block.done()
+        for row, at in zip(rows, block.multiples(args[5], TILE), strict=True):
+            block.store(row, target, at)
 
-    return signature, codegen
+    return emitted(signature, emit)
 
 
 @intrinsic
@@ -91,17 +87,14 @@ def prefetch(typing_context, array, index):  # type: ignore[no-untyped-def]
     """Ask for the cache line that holds array[index], for writing; wrong or outside addresses do no harm."""
     signature = types.void(array, index)
 
-    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        block = Block(context, builder, sig, args)
-        byte_pointer = ir.IntType(8).as_pointer()
-        function = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(ir.VoidType(), [byte_pointer, I32, I32, I32]), "llvm.prefetch.p0"
-        )
+    def emit(block, args):  # type: ignore[no-untyped-def]
+        builder, byte_pointer = block.builder, ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte_pointer, I32, I32, I32])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
         write, keep_in_all_levels, data = I32(1), I32(3), I32(1)
         builder.call(function, [builder.bitcast(block.data(0, args[1]), byte_pointer), write, keep_in_all_levels, data])
-        return block.done()
 
-    return signature, codegen
+    return emitted(signature, emit)
 
 
 @intrinsic(prefer_literal=True)
@@ -117,21 +110,22 @@ def sum_of_outer_products(  # type: ignore[no-untyped-def]
     signature = types.void(rows, row, columns, column, channel_stride, sample_stride, samples, out, to, sign, full)
     pairs = [(r, c) for r in range(3) for c in range(3) if _literal(full, "full") or r == c]
 
-    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        block = Block(context, builder, sig, args)
-        rows, columns, out = block.data(0, args[1]), block.data(2, args[3]), block.data(7, args[8])
-        channel = [builder.mul(args[4], I64(c)) for c in range(len(pairs))]
+    def emit(block, args):  # type: ignore[no-untyped-def]
+        rows, columns, out = block.data(0), block.data(2), block.data(7, args[8])
+        channel = block.multiples(args[4], len(pairs))
+
+        def channels(start, at, shift):  # type: ignore[no-untyped-def]
+            # Added up in this order: from start + (shift + channel), LLVM makes a loop that takes a tenth longer.
+            at = block.builder.add(at, shift)
+            return [block.load(start, block.builder.add(at, channel[c])) for c in range(3)]
 
         def add(sample, sums):  # type: ignore[no-untyped-def]
-            shift = builder.mul(sample, args[5])
-            left, right = (
-                [block.load(start, builder.add(shift, channel[c])) for c in range(3)] for start in (rows, columns)
-            )
+            shift = block.builder.mul(sample, args[5])
+            left, right = channels(rows, args[1], shift), channels(columns, args[3], shift)
             return [left[r].times_plus(right[c], total) for total, (r, c) in zip(sums, pairs, strict=True)]
 
         sums = block.sums([block.zeros(rows.type.pointee)] * len(pairs), args[6], add)
-        for number, total in enumerate(sums):
-            block.store(block.fill(args[9]) * total, out, channel[number])
-        return block.done()
+        for total, at in zip(sums, channel, strict=True):
+            block.store(block.fill(args[9]) * total, out, at)
 
-    return signature, codegen
+    return emitted(signature, emit)

@@ -72,22 +72,18 @@ def _pack(entries, packed, offsets, couplings, transpose):  # type: ignore[no-un
     batch, _, nx, ny, nz = entries.shape
     for job in prange(batch * nx):
         b, i = job // nx, job % nx
-        # Channel order of the sweep: back-substitution ends with channel 0, forward substitution with channel 2.
-        first, last = (0, 2) if transpose else (2, 0)
+        sign = -1 if transpose else 1
         for j in range(ny):
+            # Channel order of the sweep: back-substitution ends with channel 0, forward substitution with channel 2.
+            # Own couplings (row, col): channels 3, 4, 5 hold (1, 0), (2, 0), (2, 1).
             for k in range(nz):
-                packed[b, i, j, k, 0] = 1.0 / entries[b, first, i, j, k]
-                packed[b, i, j, k, 1] = 1.0 / entries[b, 1, i, j, k]
-                packed[b, i, j, k, 2] = 1.0 / entries[b, last, i, j, k]
-                # Own couplings (row, col): channels 3, 4, 5 hold (1, 0), (2, 0), (2, 1).
-                packed[b, i, j, k, 3] = -entries[b, 3 if transpose else 5, i, j, k]
-                packed[b, i, j, k, 4] = -entries[b, 4, i, j, k]
-                packed[b, i, j, k, 5] = -entries[b, 5 if transpose else 3, i, j, k]
+                for c in range(3):
+                    channel = c if transpose else 2 - c
+                    packed[b, i, j, k, c] = 1.0 / entries[b, channel, i, j, k]
+                    packed[b, i, j, k, 3 + c] = -entries[b, 3 + channel, i, j, k]
             for o in range(13):
                 # L[v, v + offset]: for a column gather from the follower v = u - offset, for a row from v itself.
-                ii, jj, dk = i - offsets[o, 0], j - offsets[o, 1], -offsets[o, 2]
-                if not transpose:
-                    ii, jj, dk = i + offsets[o, 0], j + offsets[o, 1], offsets[o, 2]
+                ii, jj, dk = i + sign * offsets[o, 0], j + sign * offsets[o, 1], sign * offsets[o, 2]
                 inside = 0 <= ii < nx and 0 <= jj < ny
                 k_low, k_high = max(0, -dk), min(nz, nz - dk)
                 for d in range(3):
@@ -104,26 +100,32 @@ def _pack(entries, packed, offsets, couplings, transpose):  # type: ignore[no-un
                             channel = 6 + 9 * o + 3 * row + col
                         for k in range(nz):
                             packed[b, i, j, k, slot] = 0.0
-                        if not inside:
-                            continue
-                        if transpose:
+                        if inside and transpose:
                             for k in range(k_low, k_high):
                                 packed[b, i, j, k, slot] = -entries[b, channel, ii, jj, k + dk]
-                        else:
+                        elif inside:
                             for k in range(k_low, k_high):
                                 packed[b, i, j, k, slot] = -entries[b, channel, i, j, k]
 
 
 @njit(inline="always")
-def _transpose(source, start, stride, rows, columns, target, to, target_stride):  # type: ignore[no-untyped-def]
-    """Row r of a matrix in source to column r of one in target, tile by tile, then what is left over."""
-    whole_rows, whole_columns = rows - rows % TILE, columns - columns % TILE
-    for r in range(0, whole_rows, TILE):
-        for c in range(0, whole_columns, TILE):
-            transpose_tile(source, start + r * stride + c, stride, target, to + c * target_stride + r, target_stride)
-    for r in range(rows):
-        for c in range(whole_columns if r < whole_rows else 0, columns):
-            target[to + c * target_stride + r] = source[start + r * stride + c]
+def _move_row(inward, x, start, sample_stride, samples, nz, scratch, to, step):  # type: ignore[no-untyped-def]
+    """Row of one channel from (samples, nz) in x to (nz, lanes) in scratch, or back; tiles, and what is left over."""
+    tiled_samples = samples - samples % TILE
+    for s in range(0, samples, TILE):
+        tiled_k = nz - nz % TILE if s < tiled_samples else 0
+        for k in range(0, tiled_k, TILE):
+            outside, inside = start + s * sample_stride + k, to + k * step + s
+            if inward:
+                transpose_tile(x, outside, sample_stride, scratch, inside, step)
+            else:
+                transpose_tile(scratch, inside, step, x, outside, sample_stride)
+        for lane in range(s, min(s + TILE, samples)):
+            for k in range(tiled_k, nz):
+                if inward:
+                    scratch[to + k * step + lane] = x[start + lane * sample_stride + k]
+                else:
+                    x[start + lane * sample_stride + k] = scratch[to + k * step + lane]
 
 
 @functools.cache
@@ -167,7 +169,7 @@ def _kernel(lanes: int, couplings: int) -> Callable[..., None]:
                     line = (i * ny + j) * nz
                     for c in range(3):
                         start = base + c * voxels + line
-                        _transpose(x, start, sample_stride, samples, nz, scratch, at + c * lanes, voxel)
+                        _move_row(True, x, start, sample_stride, samples, nz, scratch, at + c * lanes, voxel)
                     first = nz - 1 if transpose else 0
                     at_voxel = at + first * voxel
                     at_packed = (b * voxels + line + first) * numbers
@@ -191,6 +193,6 @@ def _kernel(lanes: int, couplings: int) -> Callable[..., None]:
                         at_packed += direction * numbers
                     for c in range(3):
                         start = base + c * voxels + line
-                        _transpose(scratch, at + c * lanes, voxel, nz, samples, out, start, sample_stride)
+                        _move_row(False, out, start, sample_stride, samples, nz, scratch, at + c * lanes, voxel)
 
     return kernel

@@ -23,13 +23,6 @@ def inner_products(a: Tensor, b: Tensor) -> Tensor:
     return out
 
 
-def squared_norms(a: Tensor) -> Tensor:
-    """Sums of squares of a, shape (N, B, D); shape (N, B)."""
-    out = torch.empty(a.shape[:2], dtype=torch.float64)
-    run(_squared_norms, a, out)
-    return out
-
-
 # "reassoc": sums in several lanes at once, the same ones each time.
 @njit(fastmath={"contract", "reassoc", "nsz"})
 def _dot(a, b):  # type: ignore[no-untyped-def]
@@ -53,15 +46,3 @@ def _inner_products(a, b, out):  # type: ignore[no-untyped-def]
     out[:] = 0.0
     for block in range(blocks):
         out += parts[block]
-
-
-@njit(parallel=True, cache=True, nogil=True)
-def _squared_norms(a, out):  # type: ignore[no-untyped-def]
-    count, batch, size = a.shape
-    for job in prange(count * batch):
-        n, element = job // batch, job % batch
-        total = 0.0
-        for start in range(0, size, _BLOCK):
-            part = a[n, element, start : min(start + _BLOCK, size)]
-            total += _dot(part, part)
-        out[n, element] = total

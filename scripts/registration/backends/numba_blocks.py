@@ -9,7 +9,7 @@ from __future__ import annotations
 from numba import types
 from numba.extending import intrinsic
 
-from scripts.gaussian.backends.lanes import F32, I32, I64, Block
+from scripts.gaussian.backends.lanes import F32, F64, I32, emitted
 
 
 @intrinsic
@@ -34,8 +34,7 @@ def warp_block(  # type: ignore[no-untyped-def]
     arguments = (plane, at0, at1, at2, at3, channel, weights, phase, pairs, base, sx, sy, reach, last_z, k, out, at)
     signature = types.void(*arguments)
 
-    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        block = Block(context, builder, sig, args)
+    def emit(block, args):  # type: ignore[no-untyped-def]
         rows = [block.data(0, args[t]) for t in (1, 2, 3, 4)]
         weight = [block.fill(block.number(block.data(6, args[7]), t)) for t in range(4)]
         limits = block.data(12)
@@ -45,14 +44,13 @@ def warp_block(  # type: ignore[no-untyped-def]
         high.append(block.fill(args[13]) - along_z)
 
         whole, fraction = [], []
-        for c in range(3):
-            shift = builder.mul(args[5], I64(c))
+        for c, shift in enumerate(block.multiples(args[5], 3)):
             u = block.load(rows[0], shift) * weight[0]
             for t in (1, 2, 3):
                 u = block.load(rows[t], shift).times_plus(weight[t], u)
             u = u.at_least(low[c]).at_most(high[c])
             floor = u.floor()
-            whole.append(floor.integers())
+            whole.append(floor.to(I32))
             fraction.append(u - floor)
 
         stride_x, stride_y = block.fill(args[10]), block.fill(args[11])
@@ -63,15 +61,15 @@ def warp_block(  # type: ignore[no-untyped-def]
             return (second - first).times_plus(part, first)
 
         def along(corner):  # type: ignore[no-untyped-def]
-            return between(*block.gather(block.data(8), corner).halves(), fraction[2])
+            first, second = block.gather(block.data(8), corner).halves()
+            return between(first, second, fraction[2])
 
         upper = position + stride_x
         near = between(along(position), along(position + stride_y), fraction[1])
         far = between(along(upper), along(upper + stride_y), fraction[1])
         block.store(between(near, far, fraction[0]), block.data(15, args[16]))
-        return block.done()
 
-    return signature, codegen
+    return emitted(signature, emit)
 
 
 @intrinsic
@@ -93,18 +91,17 @@ def slide_block(  # type: ignore[no-untyped-def]
     arguments = (row, k, ring, ring_at, fixed, enters, leaves, sums, here, behind, channel, window, at, stride)
     signature = types.void(*arguments)
 
-    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        block = Block(context, builder, sig, args)
+    def emit(block, args):  # type: ignore[no-untyped-def]
         place = block.data(2, args[3])
         entering, leaving = block.load(block.data(0, args[1])), block.load(place)
         block.store(entering, place)
-        m, o = entering.double(), leaving.double()
-        f_in, f_out = (block.load(block.data(4, args[a])).double() for a in (5, 6))
+        m, o = entering.to(F64), leaving.to(F64)
+        f_in, f_out = (block.load(block.data(4, args[a])).to(F64) for a in (5, 6))
         negative = o * -1.0
         here, behind = block.data(7, args[8]), block.data(7, args[9])
         target = block.data(11, args[12])
-        for c in range(3):
-            shift, step = (builder.mul(args[a], I64(c)) for a in (10, 13))
+        shifts, steps = (block.multiples(args[a], 3) for a in (10, 13))
+        for c, (shift, step) in enumerate(zip(shifts, steps, strict=True)):
             s = block.load(here, shift)
             if c == 0:
                 s = s + (m - o)
@@ -112,9 +109,8 @@ def slide_block(  # type: ignore[no-untyped-def]
                 s = negative.times_plus(o if c == 1 else f_out, m.times_plus(m if c == 1 else f_in, s))
             block.store(s, here, shift)
             block.store(block.load(target, step) + (s - block.load(behind, shift)), target, step)
-        return block.done()
 
-    return signature, codegen
+    return emitted(signature, emit)
 
 
 @intrinsic
@@ -135,9 +131,8 @@ def correlate_block(  # type: ignore[no-untyped-def]
     """
     signature = types.void(window, at, stride, size, share, shares, k, mean, weight, voxel, eps, totals)
 
-    def codegen(context, builder, sig, args):  # type: ignore[no-untyped-def]
-        block = Block(context, builder, sig, args)
-        columns = [builder.gep(block.data(0, args[1]), [builder.mul(args[2], I64(c))]) for c in range(3)]
+    def emit(block, args):  # type: ignore[no-untyped-def]
+        columns = [block.builder.gep(block.data(0, args[1]), [shift]) for shift in block.multiples(args[2], 3)]
 
         def add(d, sums):  # type: ignore[no-untyped-def]
             return [total + block.load(column, d) for total, column in zip(sums, columns, strict=True)]
@@ -147,13 +142,12 @@ def correlate_block(  # type: ignore[no-untyped-def]
         part = block.fill(args[4]) * block.load(block.data(5, k))
         m_mean = sums[0] * part
         negative = m_mean * -1.0
-        variance = negative.times_plus(m_mean, sums[1] * part).single().at_least(0.0)
+        variance = negative.times_plus(m_mean, sums[1] * part).to(F32).at_least(0.0)
         mean = block.load(block.data(7, args[9]))
-        covariance = negative.times_plus(mean, sums[2] * part).single()
+        covariance = negative.times_plus(mean, sums[2] * part).to(F32)
         weight = block.load(block.data(8, args[9]))
         ncc = covariance * covariance * weight / (variance + block.fill(args[10]))
         totals = block.data(11, k)
-        block.store(block.load(totals) + ncc.double(), totals)
-        return block.done()
+        block.store(block.load(totals) + ncc.to(F64), totals)
 
-    return signature, codegen
+    return emitted(signature, emit)

@@ -22,11 +22,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numba import njit, prange
+from scipy.ndimage import maximum_filter, minimum_filter
 from torch import Tensor
+from torch.nn import functional as F
 
-from scripts.core.threads import LOCK, use_torch_threads
 from scripts.gaussian.backends.lanes import LANES
+from scripts.gaussian.backends.loops import run
 from scripts.registration.backends.numba_blocks import correlate_block, slide_block, warp_block
+from scripts.registration.local_correlation import FixedStatistics
 
 _CONSTANT = 1e-14
 """Variance below which a window of the fixed image counts as constant; with ε = 10⁻⁵ its squared correlation is below
@@ -34,63 +37,39 @@ _CONSTANT = 1e-14
 
 
 class Prepared(NamedTuple):
-    """What all fields of a pair share; P is Z rounded up to a multiple of 16."""
+    """What all fields of a pair share, in the order of the loop's arguments; P is Z rounded up to a multiple of 16."""
 
-    pairs: np.ndarray  # (X + 1, Y + 1, Z) int64: a voxel of the moving image and its successor along z, border repeated
-    fixed: np.ndarray  # (X, Y, P) float32
-    mean: np.ndarray  # (X, Y, P) float64, local means of the fixed image
-    weight: np.ndarray  # (X, Y, P) float32, mask / (σ² (local variance + ε))
+    pairs: Tensor  # (X + 1, Y + 1, Z) int64: a voxel of the moving image and its successor along z, border repeated
+    fixed: Tensor  # (X, Y, P) float32
+    mean: Tensor  # (X, Y, P) float64, local means of the fixed image
+    weight: Tensor  # (X, Y, P) float32, mask / (σ² (local variance + ε))
     active: np.ndarray  # (X, Y, 2) int64, first voxel and blocks of a row whose correlation counts
     needed: np.ndarray  # (X, Y, 2) int64, the same of the voxels in their windows, which are to be warped
     boxes: np.ndarray  # (X + radius, 4) int64, for each plane that enters: rows (first, end) and first voxel and blocks
-    shares: tuple[np.ndarray, np.ndarray, np.ndarray]  # (X,), (Y,), (P,) float64, 1 / the window's extent along an axis
+    shares: tuple[np.ndarray, ...]  # (X,), (Y,), (P,) float64, 1 / the window's extent along an axis
     window: int
-    eps: float
+    eps: np.float32
 
 
-def prepare(
-    moving: Tensor,
-    image: Tensor,
-    mean: Tensor,
-    variance: Tensor,
-    mask: Tensor | None,
-    window: int,
-    eps: float,
-    sigma: float,
-) -> Prepared:
-    """Arrange a pair for `log_likelihood`; images [1, 1, X, Y, Z] float32, statistics float64."""
-    source = moving.detach()[0, 0]
-    columns = torch.stack([source, torch.cat([source[..., 1:], source[..., -1:]], dim=-1)], dim=-1)
-    columns = torch.cat([columns, columns[-1:]])
-    columns = torch.cat([columns, columns[:, -1:]], dim=1).contiguous()  # (X + 1, Y + 1, Z, 2)
-    size = source.shape[-1]
-    beyond = -size % LANES
-    trust = 1.0 / (sigma**2 * (variance.detach()[0, 0] + eps))
+def prepare(moving: Tensor, fixed: FixedStatistics, mask: Tensor | None, eps: float, sigma: float) -> Prepared:
+    """Arrange a pair for `log_likelihood`; images [1, 1, X, Y, Z] float32."""
+    moving, image, mean, variance = (each.detach().as_subclass(Tensor)[0, 0] for each in (moving, *fixed[:3]))
+    trust = 1.0 / (sigma**2 * (variance + eps))
     if mask is not None:
         trust = trust * mask.detach()[0, 0]
-    counts = ~(variance.detach()[0, 0] <= _CONSTANT) & (trust != 0)  # where it is NaN, so is the result
-
-    def padded(volume: Tensor) -> np.ndarray:
-        return torch.nn.functional.pad(volume.detach().as_subclass(Tensor), (0, beyond)).contiguous().numpy()
-
-    active, needed, boxes = _extents(counts.numpy(), window // 2, LANES)
+    counts = ~(variance <= _CONSTANT) & (trust != 0)  # where it is NaN, so is the result
+    radius, beyond = fixed.window // 2, -moving.shape[-1] % LANES
+    repeated = F.pad(moving[None], [0, 1] * 3, mode="replicate")[0]
+    pairs = torch.stack([repeated[..., :-1], repeated[..., 1:]], dim=-1)
     shares = []
-    for length in source.shape:
+    for length in moving.shape:
         i = np.arange(length)
-        shares.append(1.0 / (np.minimum(i + window // 2 + 1, length) - np.maximum(i - window // 2, 0)))
+        shares.append(1.0 / (np.minimum(i + radius + 1, length) - np.maximum(i - radius, 0)))
     shares[2] = np.pad(shares[2], (0, beyond))
-    return Prepared(
-        columns.view(torch.int64)[..., 0].numpy(),
-        padded(image[0, 0]),
-        padded(mean[0, 0]),
-        padded(trust.float()),
-        active,
-        needed,
-        boxes,
-        (shares[0], shares[1], shares[2]),
-        window,
-        eps,
-    )
+    pairs = pairs.view(torch.int64)[..., 0]
+    image, mean, trust = (F.pad(volume, (0, beyond)).contiguous() for volume in (image, mean, trust.float()))
+    active, needed, boxes = _extents(counts.numpy(), radius)
+    return Prepared(pairs, image, mean, trust, active, needed, boxes, tuple(shares), fixed.window, np.float32(eps))
 
 
 def log_likelihood(pair: Prepared, z: Tensor, phases: Tensor, starts: Tensor) -> Tensor:
@@ -103,74 +82,36 @@ def log_likelihood(pair: Prepared, z: Tensor, phases: Tensor, starts: Tensor) ->
         starts: and the first of its four control points is κ + starts[p], shape [factor].
     """
     out = torch.empty(z.shape[0], dtype=torch.float64)
-    with LOCK:
-        use_torch_threads()
-        _log_likelihood(
-            z.detach().contiguous().numpy(),
-            phases.numpy(),
-            starts.numpy(),
-            pair.pairs,
-            pair.fixed,
-            pair.mean,
-            pair.weight,
-            pair.active,
-            pair.needed,
-            pair.boxes,
-            pair.shares,
-            pair.window,
-            np.float32(pair.eps),
-            out.numpy(),
-        )
+    run(_log_likelihood, out, z, phases, starts, *pair)
     return out
 
 
-@njit(cache=True, nogil=True)
-def _extents(counts, radius, lanes):  # type: ignore[no-untyped-def]
-    """Extents of the voxels that count, see `Prepared`."""
-    nx, ny, nz = counts.shape
-    width = (nz + lanes - 1) // lanes * lanes
-    low, high = np.full((nx, ny), nz), np.zeros((nx, ny), dtype=np.int64)
-    for i in range(nx):
-        for j in range(ny):
-            for k in range(nz):
-                if counts[i, j, k]:
-                    low[i, j] = min(low[i, j], k)
-                    high[i, j] = k + 1
-    # The windows' extents: smallest start and largest end of the rows around, along x, then along y.
-    along_x = np.full((nx, ny), nz), np.zeros((nx, ny), dtype=np.int64)
-    for i in range(nx):
-        for q in range(max(0, i - radius), min(nx, i + radius + 1)):
-            for j in range(ny):
-                along_x[0][i, j] = min(along_x[0][i, j], low[q, j])
-                along_x[1][i, j] = max(along_x[1][i, j], high[q, j])
-    active, needed = np.zeros((nx, ny, 2), dtype=np.int64), np.zeros((nx, ny, 2), dtype=np.int64)
+def _extents(counts: np.ndarray, radius: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Active, needed and boxes of `Prepared`, from the voxels that count, (X, Y, Z) bool."""
+    nx, _, nz = counts.shape
+    # First and last + 1 voxel of each row, nz and 0 where there is none; then those of the rows around, and around k.
+    low = np.where(counts.any(-1), counts.argmax(-1), nz)
+    high = np.where(counts.any(-1), nz - counts[..., ::-1].argmax(-1), 0)
+    first = np.maximum(minimum_filter(low, 2 * radius + 1, mode="nearest") - radius, 0)
+    last = maximum_filter(high, 2 * radius + 1, mode="nearest")
+    some = last > 0
+    first, last = np.where(some, first, nz), np.where(some, np.minimum(last + radius, nz), 0)
     boxes = np.zeros((nx + radius, 4), dtype=np.int64)
-    boxes[:, 0], boxes[:, 2] = ny, nz
-    ends = np.zeros(nx + radius, dtype=np.int64)
-    for i in range(nx):
-        for j in range(ny):
-            first, last = nz, 0
-            for q in range(max(0, j - radius), min(ny, j + radius + 1)):
-                first, last = min(first, along_x[0][i, q]), max(last, along_x[1][i, q])
-            if last == 0:
-                continue
-            first, last = max(first - radius, 0), min(last + radius, nz)
-            blocks = (last - first + lanes - 1) // lanes
-            needed[i, j, 0], needed[i, j, 1] = min(first, width - blocks * lanes), blocks
-            if high[i, j] > 0:
-                blocks = (high[i, j] - low[i, j] + lanes - 1) // lanes
-                active[i, j, 0], active[i, j, 1] = min(low[i, j], width - blocks * lanes), blocks
-            # Row (i, j) enters at plane i, leaves at plane i + window, and is in the windows of all planes between.
-            for p in range(i, min(i + 2 * radius + 2, nx + radius)):
-                boxes[p, 0], boxes[p, 1] = min(boxes[p, 0], j), max(boxes[p, 1], j + 1)
-                boxes[p, 2], ends[p] = min(boxes[p, 2], first), max(ends[p], last)
     for p in range(nx + radius):
-        if ends[p] > 0:
-            boxes[p, 3] = (ends[p] - boxes[p, 2] + lanes - 1) // lanes
-            boxes[p, 2] = min(boxes[p, 2], width - boxes[p, 3] * lanes)
-        else:
-            boxes[p] = 0
-    return active, needed, boxes
+        # Row (i, j) enters at plane i, leaves at plane i + window, and is in the windows of all planes between.
+        planes = slice(max(p - 2 * radius - 1, 0), p + 1)
+        rows = np.flatnonzero(some[planes].any(0))
+        if len(rows):
+            boxes[p, :2] = rows[0], rows[-1] + 1
+            boxes[p, 2:] = _blocks(first[planes].min(), last[planes].max(), nz)
+    return _blocks(low, high, nz), _blocks(first, last, nz), boxes
+
+
+def _blocks(first: np.ndarray, last: np.ndarray, nz: int) -> np.ndarray:
+    """First voxel and number of blocks that cover a row from first to last − 1, (…, 2); both 0 if it is empty."""
+    blocks = -(-np.maximum(last - first, 0) // LANES)
+    start = np.minimum(first, -(-nz // LANES) * LANES - blocks * LANES)  # no block reaches over the padded row's end
+    return np.stack([np.where(blocks > 0, start, 0), blocks], axis=-1)
 
 
 @njit
@@ -224,18 +165,13 @@ def _along_z(coarse, phases, starts, first, end, plane):  # type: ignore[no-unty
 
 @njit(parallel=True, cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
 def _log_likelihood(  # type: ignore[no-untyped-def]
-    fields, phases, starts, pairs, fixed, mean, weight, active, needed, boxes, shares, window, eps, out
+    out, fields, phases, starts, pairs, fixed, mean, weight, active, needed, boxes, shares, window, eps
 ):
     count, _, _, cy, cz = fields.shape
     nx, ny, width = fixed.shape
     nz, radius, factor = pairs.shape[2], window // 2, phases.shape[0]
-    flat_pairs, flat_fixed, flat_mean, flat_weight = (
-        pairs.reshape(-1),
-        fixed.reshape(-1),
-        mean.reshape(-1),
-        weight.reshape(-1),
-    )
-    flat_phases = phases.reshape(-1)
+    flat_pairs, flat_phases = pairs.reshape(-1), phases.reshape(-1)
+    flat_fixed, flat_mean, flat_weight = fixed.reshape(-1), mean.reshape(-1), weight.reshape(-1)
     sx, sy = np.int32(pairs.shape[1] * nz), np.int32(nz)
     for n in prange(count):
         field = fields[n]

@@ -12,50 +12,42 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
-# One lock and one number of threads for all compiled loops of the process: numba's own threads are not reentrant.
-from scripts.core.threads import LOCK, use_torch_threads
+from scripts.gaussian.backends.loops import run
 
 _SLAB = 24
 """Planes a job; a slab's start costs window - 1 planes of additions."""
 
 
 def statistics(image: Tensor, window: int) -> tuple[Tensor, Tensor]:
-    """Local mean and variance, float64, see `similarity.fixed_statistics`."""
+    """Local mean and variance, float64, see `local_correlation.fixed_statistics`."""
     mean, variance = (torch.empty(image.shape, dtype=torch.float64) for _ in range(2))
-    with LOCK:
-        use_torch_threads()
-        _statistics(*(_numpy(volume) for volume in (image, mean, variance)), window // 2)
+    run(_statistics, *_without_channel(image, mean, variance), window // 2)
     return mean, variance
 
 
 def forward(
     fixed: Tensor, mean: Tensor, variance: Tensor, moving: Tensor, window: int, eps: float, with_gradient: bool
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """The map of squared correlations and what `backward` needs, see `similarity._torch_forward`."""
+    """The map of squared correlations and what `backward` needs, see `local_correlation._torch_forward`."""
     out = torch.empty_like(moving, memory_format=torch.contiguous_format)
     kept = moving.new_empty((3, *moving.shape) if with_gradient else (3, 1, 1, 1, 1, 1))
-    with LOCK:
-        use_torch_threads()
-        volumes = [_numpy(volume) for volume in (fixed, mean, variance, moving, out)]
-        _forward(*volumes, kept.squeeze(2).numpy(), window // 2, eps, with_gradient)
+    volumes = _without_channel(fixed, mean, variance, moving, out)
+    run(_forward, *volumes, kept.squeeze(2), window // 2, eps, with_gradient)
     return out, tuple(kept) if with_gradient else ()
 
 
 def backward(
     fixed: Tensor, mean: Tensor, moving: Tensor, kept: tuple[Tensor, ...], grad: Tensor, window: int
 ) -> Tensor:
-    """Gradient with respect to the moving image, see `similarity._torch_backward`."""
+    """Gradient with respect to the moving image, see `local_correlation._torch_backward`."""
     out = torch.empty_like(moving, memory_format=torch.contiguous_format)
-    with LOCK:
-        use_torch_threads()
-        volumes = [_numpy(volume) for volume in (fixed, mean, moving, *kept, grad, out)]
-        _backward(*volumes, window // 2)
+    run(_backward, *_without_channel(fixed, mean, moving, *kept, grad, out), window // 2)
     return out
 
 
-def _numpy(volume: Tensor) -> np.ndarray:
-    """[B, 1, X, Y, Z] as an array [B, X, Y, Z]; squeezed before, so that numba still sees it as contiguous."""
-    return volume.detach().squeeze(1).contiguous().numpy()
+def _without_channel(*volumes: Tensor) -> list[Tensor]:
+    """[B, 1, X, Y, Z] as [B, X, Y, Z]."""
+    return [volume.squeeze(1) for volume in volumes]
 
 
 @njit
@@ -65,28 +57,37 @@ def _extent(i, size, radius):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _add_moments(sums, f, m, sign):  # type: ignore[no-untyped-def]
-    """Add the plane's m, m² and f·m, or take them away."""
-    for j in range(f.shape[0]):
-        for k in range(f.shape[1]):
-            value = np.float64(m[j, k])
-            sums[0, j, k] += sign * value
-            sums[1, j, k] += sign * (value * value)
-            sums[2, j, k] += sign * (value * f[j, k])
+def _slide_moments(sums, f, m, i, first, radius):  # type: ignore[no-untyped-def]
+    """Move the window along x to plane i: m, m² and f·m of one plane come in, those of another go out.
+
+    Nothing goes out up to the slab's first plane, where the windows are still filling.
+    """
+    for p, sign in ((i + radius, 1.0), (i - radius - 1, -1.0)):
+        if p < 0 or p >= len(m) or (sign < 0 and i <= first):
+            continue
+        for j in range(m.shape[1]):
+            for k in range(m.shape[2]):
+                value = np.float64(m[p, j, k])
+                sums[0, j, k] += sign * value
+                sums[1, j, k] += sign * (value * value)
+                sums[2, j, k] += sign * (value * f[p, j, k])
 
 
 @njit
-def _add_coefficients(sums, mean, m_mean, a, b, g, count_x, radius, sign):  # type: ignore[no-untyped-def]
-    """Add the plane's α = g·a/n, β = g·b/n and α·mean_f − β·mean_m, or take them away; n: the window's voxels."""
-    ny, nz = a.shape
-    for j in range(ny):
-        count = count_x * _extent(j, ny, radius)
-        for k in range(nz):
-            weight = sign * np.float64(g[j, k]) / (count * _extent(k, nz, radius))
-            alpha, beta = weight * a[j, k], weight * b[j, k]
-            sums[0, j, k] += alpha
-            sums[1, j, k] += beta
-            sums[2, j, k] += alpha * mean[j, k] - beta * m_mean[j, k]
+def _slide_coefficients(sums, mean, m_mean, a, b, g, i, first, radius):  # type: ignore[no-untyped-def]
+    """The same with α = g·a/n, β = g·b/n and α·mean_f − β·mean_m; n: the window's voxels."""
+    nx, ny, nz = a.shape
+    for p, sign in ((i + radius, 1.0), (i - radius - 1, -1.0)):
+        if p < 0 or p >= nx or (sign < 0 and i <= first):
+            continue
+        for j in range(ny):
+            count = _extent(p, nx, radius) * _extent(j, ny, radius)
+            for k in range(nz):
+                weight = sign * np.float64(g[p, j, k]) / (count * _extent(k, nz, radius))
+                alpha, beta = weight * a[p, j, k], weight * b[p, j, k]
+                sums[0, j, k] += alpha
+                sums[1, j, k] += beta
+                sums[2, j, k] += alpha * mean[p, j, k] - beta * m_mean[p, j, k]
 
 
 @njit
@@ -103,8 +104,13 @@ def _slide_rows(plane, row, j, radius):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _sum_row(row, box, radius):  # type: ignore[no-untyped-def]
-    """Slide the window along z: box[:, k] = Σ row[:, k - radius … k + radius]."""
+def _sum_windows(plane, row, box, j, radius):  # type: ignore[no-untyped-def]
+    """box[:, k] = the sums over the window around voxel k of row j; `row` has those along y of the row before."""
+    if j == 0:
+        row[:] = 0.0
+        for before in range(-radius, 0):
+            _slide_rows(plane, row, before, radius)
+    _slide_rows(plane, row, j, radius)
     nz = row.shape[1]
     s0 = s1 = s2 = 0.0
     for k in range(-radius, nz):
@@ -128,19 +134,12 @@ def _statistics(image, mean, variance, radius):  # type: ignore[no-untyped-def]
     for job in prange(batch * slabs):
         b, first = job // slabs, (job % slabs) * _SLAB
         plane, row, box = np.zeros((3, ny, nz)), np.empty((3, nz)), np.empty((3, nz))
-        for i in range(max(0, first - radius), min(nx, first + radius)):
-            _add_moments(plane, image[b, i], image[b, i], 1.0)
-        for i in range(first, min(nx, first + _SLAB)):
-            if i + radius < nx:
-                _add_moments(plane, image[b, i + radius], image[b, i + radius], 1.0)
-            if i - radius - 1 >= 0 and i > first:
-                _add_moments(plane, image[b, i - radius - 1], image[b, i - radius - 1], -1.0)
-            row[:] = 0.0
-            for j in range(-radius, ny):
-                _slide_rows(plane, row, j, radius)
-                if j < 0:
-                    continue
-                _sum_row(row, box, radius)
+        for i in range(max(first - 2 * radius, -radius), min(nx, first + _SLAB)):
+            _slide_moments(plane, image[b], image[b], i, first, radius)
+            if i < first:
+                continue
+            for j in range(ny):
+                _sum_windows(plane, row, box, j, radius)
                 count = _extent(i, nx, radius) * _extent(j, ny, radius)
                 for k in range(nz):
                     scale = 1.0 / (count * _extent(k, nz, radius))
@@ -156,19 +155,12 @@ def _forward(fixed, mean, variance, moving, out, kept, radius, eps, with_gradien
         b, first = job // slabs, (job % slabs) * _SLAB
         s = b if fixed.shape[0] > 1 else 0
         plane, row, box = np.zeros((3, ny, nz)), np.empty((3, nz)), np.empty((3, nz))
-        for i in range(max(0, first - radius), min(nx, first + radius)):
-            _add_moments(plane, fixed[s, i], moving[b, i], 1.0)
-        for i in range(first, min(nx, first + _SLAB)):
-            if i + radius < nx:
-                _add_moments(plane, fixed[s, i + radius], moving[b, i + radius], 1.0)
-            if i - radius - 1 >= 0 and i > first:
-                _add_moments(plane, fixed[s, i - radius - 1], moving[b, i - radius - 1], -1.0)
-            row[:] = 0.0
-            for j in range(-radius, ny):
-                _slide_rows(plane, row, j, radius)
-                if j < 0:
-                    continue
-                _sum_row(row, box, radius)
+        for i in range(max(first - 2 * radius, -radius), min(nx, first + _SLAB)):
+            _slide_moments(plane, fixed[s], moving[b], i, first, radius)
+            if i < first:
+                continue
+            for j in range(ny):
+                _sum_windows(plane, row, box, j, radius)
                 count = _extent(i, nx, radius) * _extent(j, ny, radius)
                 for k in range(nz):
                     scale = 1.0 / (count * _extent(k, nz, radius))
@@ -191,22 +183,11 @@ def _backward(fixed, mean, moving, m_mean, a, b_, grad, out, radius):  # type: i
         b, first = job // slabs, (job % slabs) * _SLAB
         s = b if fixed.shape[0] > 1 else 0
         plane, row, box = np.zeros((3, ny, nz)), np.empty((3, nz)), np.empty((3, nz))
-        for i in range(max(0, first - radius), min(nx, first + radius)):
-            count = _extent(i, nx, radius)
-            _add_coefficients(plane, mean[s, i], m_mean[b, i], a[b, i], b_[b, i], grad[b, i], count, radius, 1.0)
-        for i in range(first, min(nx, first + _SLAB)):
-            p, q = i + radius, i - radius - 1
-            if p < nx:
-                count = _extent(p, nx, radius)
-                _add_coefficients(plane, mean[s, p], m_mean[b, p], a[b, p], b_[b, p], grad[b, p], count, radius, 1.0)
-            if q >= 0 and i > first:
-                count = _extent(q, nx, radius)
-                _add_coefficients(plane, mean[s, q], m_mean[b, q], a[b, q], b_[b, q], grad[b, q], count, radius, -1.0)
-            row[:] = 0.0
-            for j in range(-radius, ny):
-                _slide_rows(plane, row, j, radius)
-                if j < 0:
-                    continue
-                _sum_row(row, box, radius)
+        for i in range(max(first - 2 * radius, -radius), min(nx, first + _SLAB)):
+            _slide_coefficients(plane, mean[s], m_mean[b], a[b], b_[b], grad[b], i, first, radius)
+            if i < first:
+                continue
+            for j in range(ny):
+                _sum_windows(plane, row, box, j, radius)
                 for k in range(nz):
                     out[b, i, j, k] = fixed[s, i, j, k] * box[0, k] - moving[b, i, j, k] * box[1, k] - box[2, k]

@@ -7,16 +7,14 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
-from scripts.core.threads import LOCK, use_torch_threads
+from scripts.gaussian.backends.loops import run
 
 
 def diffusion_energy(z: Tensor) -> Tensor:
     """½ Σ ‖∇z‖² of fields [*, 3, X, Y, Z]; shape [*], float64, see `scripts.registration.prior`."""
-    channels = z.detach().contiguous().reshape(-1, *z.shape[-3:])
+    channels = z.reshape(-1, *z.shape[-3:])
     out = torch.empty(channels.shape[0], dtype=torch.float64)
-    with LOCK:
-        use_torch_threads()
-        _energies(channels.numpy(), out.numpy())
+    run(_energies, channels, out)
     return out.reshape(*z.shape[:-4], z.shape[-4]).sum(-1)
 
 
