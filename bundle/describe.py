@@ -51,11 +51,7 @@ def describe(
     """Write a file with what its weights mean.
 
     Args:
-        path: of the file.
         expected: the model of the training's configs.
-        output: where to write it.
-        temperature: T that was fitted, if the file does not have it.
-        notes: see :class:`~scripts.inference.model.Fitted`.
 
     Returns:
         What was done.

@@ -42,7 +42,6 @@ def grown(small: Mapping[str, Tensor], seed: int = 0) -> dict[str, Tensor]:
     Args:
         small: weights of a :class:`~scripts.networks.ProposalNetwork` with a
             :class:`~scripts.networks.backbone.UNetBackbone` and R at half resolution.
-        seed: of the channels that have no past.
 
     Returns:
         What of the large network has a past, with the channels beside it. L and σ_α have none and are left out: a

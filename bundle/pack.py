@@ -33,11 +33,7 @@ class PackError(ValueError):
 
 
 def bundle_files(root: Path = ROOT) -> list[Path]:
-    """All files of the bundle, relative to its root, sorted; neither caches, hidden files nor a server's.
-
-    Raises:
-        PackError: for links, which might lead outside.
-    """
+    """All files of the bundle, relative to its root, sorted; no caches, hidden files or a server's; no links."""
     found = [Path(name) for name in FILES if (root / name).is_file()]
     for folder in FOLDERS:
         for path in (root / folder).rglob("*"):
@@ -71,12 +67,7 @@ def sha256(path: Path) -> str:
 
 
 def pack(target: Path, root: Path = ROOT) -> Path:
-    """Write the zip file; it appears under its name when it is complete.
-
-    Raises:
-        PackError: see :func:`bundle_files`.
-        OSError: if it cannot be written.
-    """
+    """Write the zip file; it appears under its name when it is complete."""
     content = json.dumps(manifest(root), indent=2) + "\n"
     with atomic_path(target) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
         for path in bundle_files(root):

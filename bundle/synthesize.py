@@ -16,9 +16,9 @@ from pathlib import Path
 
 import nibabel as nib
 import numpy as np
-from tqdm import tqdm
 
 from scripts.core.atomic import atomic_path, write_text
+from scripts.core.progress import Progress
 from scripts.synthetic.subjects import Subject, cohort_seeds, synthesize_subject
 
 #: Edges in mm of the volume, the same at every spacing.
@@ -28,11 +28,7 @@ FIRST_ID = 9001
 
 
 def split_subjects(names: Sequence[str]) -> dict[str, list[str]]:
-    """Divide people into train, val and test: about 15 % each for val and test, at least one person in each part.
-
-    Raises:
-        ValueError: when there are fewer than three people.
-    """
+    """Divide at least three people into train, val and test: about 15 % each for val and test, at least one."""
     if len(names) < 3:
         raise ValueError(f"a cohort needs at least 3 subjects (train, val, test), got {len(names)} instead")
     held_out = max(1, round(0.15 * len(names)))
@@ -49,9 +45,6 @@ def write_cohort(output_dir: Path, num_subjects: int, spacing: float = 2.0, seed
 
     Args:
         output_dir: folder for the cohort, made if missing. Files of the same name are replaced.
-        num_subjects: how many people, at least 3.
-        spacing: edge of a voxel in mm.
-        seed: decides who the people are.
 
     Returns:
         What ``split.json`` holds: the names of the people's folders in each part.
@@ -65,8 +58,10 @@ def write_cohort(output_dir: Path, num_subjects: int, spacing: float = 2.0, seed
     split = split_subjects(names)
     shape = tuple(round(edge / spacing) for edge in EXTENT)
     seeds = cohort_seeds(num_subjects, seed)
-    for name, subject_seed in zip(tqdm(names, desc="synthesize", unit="brain"), seeds, strict=True):
-        write_subject(synthesize_subject(subject_seed, shape, spacing), output_dir / name)
+    with Progress("brains", num_subjects) as advance:
+        for done, (name, subject_seed) in enumerate(zip(names, seeds, strict=True), 1):
+            write_subject(synthesize_subject(subject_seed, shape, spacing), output_dir / name)
+            advance(done)
     write_text(output_dir / "split.json", json.dumps(split, indent=1))
     return split
 

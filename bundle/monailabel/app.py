@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from monailabel.tasks.activelearning.random import Random
 from monailabel.utils.others.generic import name_to_device
 
 from bundle.monailabel.errors import bad_request, forbidden, not_found
+from bundle.monailabel.options import read_overrides
 from bundle.monailabel.registrations import Job, Registrations
 from bundle.monailabel.studies import Scan, StudyFolder, check_name
 from bundle.monailabel.tasks import RegistrationTask, tasks
@@ -28,15 +28,16 @@ class RegistrationApp(MONAILabelApp):
     """Registers images of the datastore, or an uploaded one to them.
 
     Args:
-        app_dir: this folder.
-        studies: a folder with images.
         conf: `report` false leaves out the report of each result; `overrides` is a JSON object with more settings of
             `configs/inference.json`.
+
+    Raises:
+        DataError: for other overrides.
     """
 
     def __init__(self, app_dir: str, studies: str, conf: Mapping[str, str] | None = None) -> None:
         conf = dict(conf or {})
-        overrides = json.loads(conf.get("overrides", "{}"))
+        overrides = read_overrides(conf.get("overrides", "{}"))
         overrides["report"] = conf.get("report", "true").lower() in ("true", "1", "yes")
         self.registrations = Registrations(ROOT, overrides)
         super().__init__(
@@ -79,7 +80,6 @@ class RegistrationApp(MONAILabelApp):
 
         Args:
             request: `model`, the task; `image`, the fixed image's id; `moving`, that of the other; options.
-            datastore: another one than the app's.
 
         Raises:
             HTTPException: 4xx for what is wrong with the request.

@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, Field, FiniteFloat, StringConst
 
 from bundle.monailabel.errors import bad_request
 from scripts.alignment.align import Method
-from scripts.core.checked import Labels, check
+from scripts.core.checked import Labels, check, unknown
 from scripts.core.errors import DataError
 
 LARGEST_SEED = 2**62
@@ -36,6 +36,25 @@ def shared_options() -> dict[str, Any]:
         "align": [config["align"], *(method for method in get_args(Method) if method != config["align"])],
         **{name: config[name] for name in ("refine_steps", "detail_steps")},
     }
+
+
+def read_overrides(text: str) -> dict[str, Any]:
+    """Settings of `configs/inference.json` for all requests, as the server's command line gives them.
+
+    Raises:
+        DataError: for text that is no JSON object, and for a setting that there is not.
+    """
+    try:
+        overrides = json.loads(text)
+    except ValueError:
+        overrides = None
+    if not isinstance(overrides, dict):
+        raise DataError(f"--conf overrides must be a JSON object of settings, got {text}")
+    config = json.loads(INFERENCE.read_text(encoding="utf-8"))
+    for name in overrides:
+        if name.split("::")[0] not in config:
+            raise DataError(f"--conf overrides: {unknown(name, config)}")
+    return overrides
 
 
 class _Point(BaseModel, coerce_numbers_to_str=True):
@@ -75,18 +94,10 @@ _LISTS = ("landmarks", "corrected_structures")
 
 
 def parse_options(request: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a request, complete and checked.
-
-    Args:
-        request: as it came, with keys of MONAI Label's own among the options.
-        defaults: see :func:`shared_options`.
-
-    Raises:
-        HTTPException: 400 for an unknown option or a wrong value.
-    """
-    unknown = sorted(str(key) for key in request if key not in defaults and key not in FOREIGN)
-    if unknown:
-        raise bad_request(f"unknown option {', '.join(unknown)}; there are {', '.join(defaults)}")
+    """The options of a request, complete and checked; an HTTPException of 400 for a wrong one."""
+    foreign = sorted(str(key) for key in request if key not in defaults and key not in FOREIGN)
+    if foreign:
+        raise bad_request(f"unknown option {', '.join(foreign)}; there are {', '.join(defaults)}")
     return {name: _value(name, request.get(name), default) for name, default in defaults.items()}
 
 

@@ -56,10 +56,6 @@ class Registrations:
 
     A result is used again as long as its files and options are the same: asking for the uncertainty after the labels
     costs nothing. Requests that come at the same time wait for each other.
-
-    Args:
-        root: the bundle's folder.
-        overrides: more settings of `configs/inference.json`.
     """
 
     def __init__(self, root: Path, overrides: Mapping[str, Any]) -> None:
@@ -67,11 +63,7 @@ class Registrations:
         self._queue = threading.Lock()
 
     def get(self, job: Job, parent: Path) -> Path:
-        """The folder with the result of a pair, which is made in `parent`.
-
-        Raises:
-            HTTPException: 422 with the reason, when the pair cannot be registered.
-        """
+        """The folder with a pair's result, made in `parent`; an HTTPException of 422 with the reason if it cannot be."""
         wanted = self._description(job)
         for folder in parent.glob("*__to__*"):
             if _read(folder / _REQUEST) == wanted:
@@ -93,14 +85,7 @@ class Registrations:
             yield
 
     def condition(self, job: Job, folder: Path) -> Path:
-        """Condition the registration in a folder on what an expert knows.
-
-        Returns:
-            The folder with the conditioned result, `conditioned` in that of the registration.
-
-        Raises:
-            HTTPException: 422 with the reason, when that is not possible.
-        """
+        """Condition a registration on what an expert knows; HTTPException of 422 with the reason."""
         options = job.options
         with tempfile.TemporaryDirectory() as scratch:
             landmarks = None

@@ -33,12 +33,9 @@ class RegistrationTask(InferTask):
     """One of the app's models, as MONAI Label calls them.
 
     Args:
-        description: for people.
         pick: from the options to the name of the result's file to return.
-        ids: the images of the datastore, for the panel of a viewer.
         needs_labels: whether the moving image must have a label map. Then it is a segmentation for MONAI Label, whose
             Slicer module lists these.
-        extra: options of this task alone, with their defaults.
     """
 
     def __init__(
@@ -69,14 +66,7 @@ class RegistrationTask(InferTask):
         return parse_options(request, self.defaults)
 
     def __call__(self, request: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        """The answer from a finished registration.
-
-        Args:
-            request: `folder`, the result's, and the checked `options`.
-
-        Returns:
-            A copy of the file, which the server removes after sending it, and the result's figures.
-        """
+        """A copy of a finished registration's file, which the server removes after sending it; and figures."""
         folder, options = Path(request["folder"]), request["options"]
         source = folder / self.pick(options)
         if not source.is_file():

@@ -21,9 +21,9 @@ from monai.bundle import ConfigParser, ConfigWorkflow
 from monai.data import MetaTensor
 from torch import Tensor
 
+from experiments.baselines.displacement import read_displacement
 from scripts.core.grid import Grid
 from scripts.data.pair_again import prepare_again
-from scripts.files.itk import read_displacement
 from scripts.files.nifti import write_volume
 from scripts.outputs.folder import DIAGNOSTICS
 from scripts.posterior.pair_images import PairImages

@@ -85,7 +85,6 @@ def align(
         fixed_mask: [1, X, Y, Z] on the fixed image's grid, not empty: where the brain is. Without it, all foreground
             counts, so that of an image that is not skull-stripped the head is aligned.
         moving_mask: the same for the moving image.
-        seed: of the samples at which the images are compared.
 
     Returns:
         The map. It is never less similar than what the headers say: if nothing better is found, it is the identity.

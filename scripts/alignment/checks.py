@@ -33,11 +33,7 @@ _DEEPEST_SKULL = 20.0
 
 
 def check_overlap(fixed_grid: Grid, moving_grid: Grid) -> None:
-    """Refuse a pair whose volumes have no point of space in common.
-
-    Raises:
-        DataError: with both bounding boxes.
-    """
+    """Refuse a pair whose volumes have no point of space in common. Raises DataError with both bounding boxes."""
     if are_apart(fixed_grid, moving_grid):
         raise DataError(
             f"the images do not overlap in space: fixed covers {bounds_text(fixed_grid)}, "

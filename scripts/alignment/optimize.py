@@ -42,7 +42,6 @@ def optimize(
         affine: whether to search all 12 parameters, or the 6 of a rigid map; then `matrix` must be rigid, too.
         step: the first step in mm; later ones become smaller.
         samples: about how many voxels of the fixed image are compared.
-        seed: of the jitter of the samples.
 
     Returns:
         The improved map (4, 4), or `matrix` itself if ITK cannot make a step, as without any overlap.

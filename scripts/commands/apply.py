@@ -95,11 +95,7 @@ class Application:
     debug: Truth = False
 
     def run(self) -> list[Path]:
-        """Apply, write, and say what was written.
-
-        Returns:
-            The files.
-        """
+        """Apply, write, and say what was written; returns the files."""
         with one_line_errors(self.debug):
             files = self._run()
         for path in files:

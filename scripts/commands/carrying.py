@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from monai.data import MetaTensor
 from torch import Tensor
-from tqdm import tqdm
 
 from scripts.core.atomic import check_writable, part_of, put_in_place
 from scripts.core.errors import DataError
 from scripts.core.grid import Grid, are_apart, bounds_text
 from scripts.core.pair_keys import stem
+from scripts.core.progress import Progress
 from scripts.data.loading import LoadVolumed
 from scripts.files.itk_spline import check_replaceable, write_samples
 from scripts.files.nifti import write_volume
@@ -29,10 +29,7 @@ class Carrier:
     """One pass over the samples for everything that is to be carried along.
 
     Args:
-        posterior: the posterior.
-        folder: where files go.
         all_samples: the mean and spread over all samples; else the mean field alone.
-        overwrite: replace files that exist.
 
     Raises:
         DataError: by its `take_…`, for files that cannot be read, or results that exist.
@@ -124,8 +121,10 @@ class Carrier:
             yield 1, self.posterior.mean
             return
         count = int(self.posterior.draws.resampled.unique().numel())
-        for _, times, points in tqdm(self.posterior.samples(), total=count, desc="samples", disable=not progress):
-            yield times, points
+        with Progress("samples", count, progress) as advance:
+            for done, (_, times, points) in enumerate(self.posterior.samples(), 1):
+                yield times, points
+                advance(done)
 
     def _write_transforms(self, folder: Path, samples: Iterable[tuple[int, int, np.ndarray]]) -> list[Path]:
         """Beside the final name, then renamed: samples of another number must not stay among the new ones."""

@@ -34,16 +34,8 @@ def write_conditioned(
     """Condition a registration on what is known and write everything that `run inference` writes.
 
     Args:
-        posterior: of the registration.
-        knowledge: what is known.
-        settings: how many proposals and so on.
         own: the registration's folder.
-        folder: where the result goes.
         files: paths by role instead of those that the posterior remembers.
-        handlers: that write it.
-        device: where to compute.
-        label_names: of the moving label map's values.
-        overwrite: replace a result of other files.
 
     Returns:
         The conditioned posterior.

@@ -25,9 +25,6 @@ def one_line_errors(debug: bool = False) -> Iterator[None]:
 
     `SystemExit` is used because it is the only thing that MONAI's config parser does not wrap into errors of its own.
 
-    Args:
-        debug: let errors through, with their traceback.
-
     Raises:
         SystemExit: with code 1 after an error, 130 after an interruption; not if `debug`.
     """

@@ -36,7 +36,6 @@ def check_options(config: str, build: str, debug: Any = False, model: str | None
     Args:
         config: name of the shipped config, whose keys and types of values are the allowed ones.
         build: id of the object that the command runs. MONAI keeps it: nothing is built twice.
-        debug: let errors through, with their traceback.
         model: id of the model, which knows how it was trained: options of trainings are no mistake if they say the
             same.
 
@@ -65,9 +64,6 @@ def check_training_options(build: str) -> None:
     Known are the options of the shipped ones that this run is made of, and all that the given configs refer to. Errors
     that are no person's show their traceback.
 
-    Args:
-        build: id of the object that the command runs.
-
     Raises:
         SystemExit: with code 1.
     """
@@ -85,11 +81,7 @@ def check_training_options(build: str) -> None:
 
 
 def check_names(config: Mapping[str, Any], shipped: Mapping[str, Any]) -> None:
-    """Refuse keys that are not in the shipped config and that nothing in this one refers to.
-
-    Raises:
-        DataError: with the runs that have such an option, or the nearest valid name.
-    """
+    """Refuse keys that neither the shipped config has nor anything in this one refers to, with the nearest valid name."""
     used = {str(name).split("::")[0] for name in ReferenceResolver.find_refs_in_config(dict(config), "")}
     for name in config:
         if name.startswith("_") or name in shipped or name in used or name == "finalize":  # which MONAI runs at the end
@@ -117,11 +109,7 @@ def default_of(name: str, shipped: Mapping[str, Any]) -> Any:
 
 
 def check_type(name: str, value: Any, default: Any) -> None:
-    """Refuse a value of another kind than the shipped one: a number, a whole number, or true and false.
-
-    Raises:
-        DataError: with what was expected.
-    """
+    """Refuse a value of another kind than the shipped one, a number, a whole number or truth, by a DataError."""
     if type(default) in _KINDS and not (isinstance(value, str) and value.startswith(_REFERRING)):
         check(name, value, _KINDS[type(default)])
 

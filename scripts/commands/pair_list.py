@@ -80,12 +80,9 @@ def pair_list(
     """The pairs as dictionaries of paths.
 
     Args:
-        fixed: path of the fixed image.
-        moving: path of the moving image.
         pairs: CSV file with the columns fixed, moving and optionally fixed_label, moving_label, fixed_mask,
             moving_mask, name; paths are relative to the file.
         example_dir: where the example pair is written if none of the above is given.
-        others: fixed_label, moving_label, fixed_mask, moving_mask.
 
     Returns:
         Dictionaries with the given paths, `fixed_name`, `moving_name`, and `name`, under which the result is filed.

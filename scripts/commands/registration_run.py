@@ -19,13 +19,13 @@ from monai.inferers import Inferer
 from monai.transforms import Transform
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from tqdm import tqdm
 
 from scripts.commands.one_line import cause_of, describe, one_line_errors
 from scripts.commands.pair_list import PairFiles, sources_of
 from scripts.core.atomic import check_writable, writing
 from scripts.core.device import usable_device
 from scripts.core.processes import Processes
+from scripts.core.progress import Progress, say
 from scripts.core.truth import truth
 from scripts.outputs.filing import Filing, FilingEvents, file_result
 from scripts.outputs.folder import check_folder
@@ -55,12 +55,8 @@ class Registration(SupervisedEvaluator):
     Args:
         network: from [1, 2, X, Y, Z] to raw parameters.
         dataloader: of a :class:`~scripts.commands.pair_list.PairFiles`, one pair at a time.
-        inferer: how the network is run.
         postprocessing: adds `posterior` and `result`, see :class:`~scripts.outputs.postprocessing.Posteriord`.
-        output_dir: one folder for each pair is made in it.
         handlers: that write files, and any others of Ignite and MONAI.
-        device: where to compute.
-        overwrite: replace earlier results of other files.
         debug: show tracebacks, and stop at the first failure.
         options: more of `monai.engines.SupervisedEvaluator`, metrics for instance.
     """
@@ -84,7 +80,7 @@ class Registration(SupervisedEvaluator):
         self.finished: list[dict[str, Any]] = []
         self.failures: list[tuple[str, str]] = []
         self._error: BaseException | None = None
-        self._bar: tqdm | None = None
+        self._progress: Progress | None = None
         self._began = 0.0
         super().__init__(
             device=usable_device(device), val_data_loader=dataloader, network=network, inferer=inferer,
@@ -97,25 +93,13 @@ class Registration(SupervisedEvaluator):
         self.add_event_handler(Events.ITERATION_COMPLETED, self._advance)
 
     def run(self, global_epoch: int = 1) -> list[dict[str, Any]]:  # type: ignore[override]
-        """Register all pairs.
-
-        Returns:
-            The rows of `registrations.csv`.
-
-        Raises:
-            SystemExit: with code 1 if a pair failed, after all others are done.
-        """
+        """Register all pairs; returns the rows of `registrations.csv`. Ends with exit code 1 if a pair failed."""
         with one_line_errors(self.debug):
             self._start()
             self.state.epoch_length, first = len(self.data_loader), self.pairs.processes.is_first  # type: ignore[arg-type]
-            self._bar = tqdm(
-                total=self.state.epoch_length, desc="pairs", disable=self.count == 1 or not first, leave=True
-            )
-            try:
+            with Progress("pairs", self.state.epoch_length, self.count > 1) as self._progress:
                 if self.state.epoch_length:
                     super().run(global_epoch)
-            finally:
-                self._bar.close()
             if self._error is not None:
                 raise self._error
             self._join()
@@ -155,7 +139,7 @@ class Registration(SupervisedEvaluator):
                 engine.terminate()
                 return None
             self.failures.append((name, describe(cause)))
-            tqdm.write(f"failed: {name}: {describe(cause)}", file=sys.stderr)
+            say(f"failed: {name}: {describe(cause)}")
         return None
 
     def _file(self, engine: Engine, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,8 +170,8 @@ class Registration(SupervisedEvaluator):
 
     def _advance(self, engine: Engine) -> None:
         engine.state.filing = engine.state.batch = engine.state.output = None  # type: ignore[attr-defined]
-        if self._bar is not None:
-            self._bar.update()
+        if self._progress is not None:
+            self._progress(engine.state.iteration)
 
     def _write_table(self) -> None:
         """`registrations.csv`: a row for each pair, failures included; only for several pairs."""

@@ -22,7 +22,6 @@ def atomic_path(path: str | Path, durable: bool = False) -> Iterator[Path]:
     Folders are made. The temporary name ends as `path` does, because most libraries choose the format by it.
 
     Args:
-        path: the final name.
         durable: wait until the content is on the disk before the old file goes, so that a power failure cannot take
             both. For what took hours to compute.
     """
@@ -74,11 +73,7 @@ def write_text(path: str | Path, text: str) -> None:
 
 @contextmanager
 def writing(path: str | Path) -> Iterator[Path]:
-    """`atomic_path` for files that a person has asked for.
-
-    Raises:
-        DataError: with the reason, when the system refuses to write.
-    """
+    """`atomic_path` for files that a person has asked for: a DataError says why the system refuses to write."""
     try:
         with atomic_path(path) as part:
             yield part
@@ -92,11 +87,7 @@ def writing(path: str | Path) -> Iterator[Path]:
 
 
 def check_writable(folder: str | Path) -> None:
-    """Find out before the work that a folder cannot be made or written to; nothing is made here.
-
-    Raises:
-        DataError: with the reason.
-    """
+    """Find out before the work why a folder cannot be made or written to (DataError); nothing is made here."""
     folder = Path(folder).absolute()
     nearest = next(place for place in (folder, *folder.parents) if place.exists() or place.is_symlink())
     if not nearest.is_dir():

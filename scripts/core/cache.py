@@ -35,9 +35,6 @@ def give_numba_a_cache(scripts: Path = SCRIPTS) -> None:
     It lies in the folder that the variable names already, else in the user's cache, else among the temporary files: in
     a container that is read-only, or with a user who has no home, numba by itself would find none, and compiled
     functions could not be imported.
-
-    Args:
-        scripts: the folder with the kernels' packages.
     """
     key = _digest(scripts)
     for root in _roots():

@@ -27,14 +27,7 @@ _VERSION_2 = _Files("sys/fs/cgroup", "memory.max", "memory.current", "inactive_f
 
 
 def left_in_groups(root: Path = ROOT) -> int | None:
-    """Bytes that the process may still take: in its own group or one above it, whichever leaves the least.
-
-    Args:
-        root: of the file system.
-
-    Returns:
-        None where no group has a limit, as on other systems than Linux.
-    """
+    """Bytes that the process may still take, in its own group or one above it; None where no group has a limit."""
     left = [_left(root / files.folder / group, files) for files, group in _groups(root)]
     limited = [number for number in left if number is not None]
     return max(0, min(limited)) if limited else None

@@ -30,11 +30,7 @@ Labels = Annotated[list[int], BeforeValidator(_several), Field(description="labe
 
 
 def check(name: str, value: Any, kind: Any) -> Any:
-    """The value of an option as the type that it is to have, such as :data:`Truth`.
-
-    Raises:
-        DataError: with what the type accepts: its own `description`, or words for its JSON schema.
-    """
+    """The value of an option as a type such as :data:`Truth`; else a DataError with what the type accepts."""
     try:
         return TypeAdapter(kind).validate_python(value)
     except ValidationError as error:

@@ -98,8 +98,6 @@ def load_network(network: nn.Module, path: str | Path, strict: bool = True) -> l
     """Load weights into a network.
 
     Args:
-        network: the network, built from its config.
-        path: a checkpoint of training, or weights alone.
         strict: all of the network's weights must be there and nothing else. Otherwise what fits in name and shape is
             taken, as for starting one variant from another.
 

@@ -40,11 +40,7 @@ class Described:
             KINDS[kind] = cls
 
     def settings(self) -> dict[str, Any]:
-        """The kind and the constructor's arguments, as plain data.
-
-        Raises:
-            DataError: for a class that has no kind of its own.
-        """
+        """The kind and the constructor's arguments, as plain data. Raises DataError for a class without a kind."""
         if KINDS.get(self.kind) is not type(self):
             raise DataError(f"{type(self).__name__} cannot be stored: give it a `kind` of its own")
         names = [name for name in inspect.signature(type(self)).parameters if name not in self.aside]

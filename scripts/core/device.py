@@ -8,11 +8,7 @@ from scripts.core.errors import DataError
 
 
 def usable_device(device: torch.device | str) -> torch.device:
-    """The device, if something can be computed on it.
-
-    Raises:
-        DataError: with the reason.
-    """
+    """The device, if something can be computed on it. Raises DataError with the reason."""
     try:
         found = torch.device(device)
         if float(torch.ones(1, device=found).cpu()) == 1.0:

@@ -11,12 +11,7 @@ from scripts.core.cgroup import ROOT, left_in_groups
 
 
 def free_bytes(device: torch.device, root: Path = ROOT) -> int | None:
-    """Bytes that a new tensor on this device may take; None where it cannot be known.
-
-    Args:
-        device: where the tensor shall be.
-        root: of the file system in which Linux tells the limits of containers.
-    """
+    """Bytes that a new tensor on this device may take, within a container's limits; None where it cannot be known."""
     if device.type == "cpu":
         machine, container = int(psutil.virtual_memory().available), left_in_groups(root)
         return machine if container is None else min(machine, container)

@@ -20,7 +20,6 @@ def read_correction(
     """Read a corrected label map.
 
     Args:
-        path: the file.
         grid: of the fixed image.
         structures: labels that count; without any, those that differ from `labels.nii.gz` of the result in `folder`,
             or, where there is none, all.

@@ -100,9 +100,7 @@ def subject_pairs(subjects: Sequence[Scan], num_pairs: int | None = None, seed: 
     Of all pairs, two scans of one person are none: their registration says little about that of two people.
 
     Args:
-        subjects: scans, as from :func:`load_datalist`.
         num_pairs: keep only so many, drawn without replacement; all if there are fewer. None keeps all.
-        seed: decides the draw.
 
     Returns:
         Sorted indices (fixed, moving) into ``subjects``: n · (n - 1) for n people of one cohort.

@@ -145,11 +145,7 @@ def _csv_rows(path: Path) -> Iterator[_Row]:
 
 
 def read_json(path: Path) -> Any:
-    """Content of a JSON file.
-
-    Raises:
-        DataError: with the line, when it is not valid JSON.
-    """
+    """Content of a JSON file. Raises DataError with the line, when it is not valid JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
     except json.JSONDecodeError as error:

@@ -16,11 +16,7 @@ NAMES = {
 
 
 def read_names(path: str | None) -> dict[int, str]:
-    """Label names from a JSON file {"1": "name", …}, or of `seg35` or `freesurfer`; empty without anything.
-
-    Raises:
-        DataError: when it cannot be read.
-    """
+    """Label names from a JSON file {"1": "name", …}, or of `seg35` or `freesurfer`; empty without anything."""
     if path is None:
         return {}
     if path in NAMES:

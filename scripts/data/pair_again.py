@@ -27,7 +27,6 @@ def prepare_again(space: PairSpace, known: Mapping[str, str], files: Mapping[str
     """Load and prepare the files of a registration once more.
 
     Args:
-        space: of the registration.
         known: paths of its files by role.
         files: paths by role that replace those.
 
@@ -71,11 +70,7 @@ def pair_again_transforms(space: PairSpace) -> Compose:
 
 
 def check_grids(data: Mapping[Hashable, Any], space: PairSpace) -> Mapping[Hashable, Any]:
-    """Refuse files that are not those that were registered.
-
-    Raises:
-        DataError: when one lies on another grid.
-    """
+    """Refuse files that are not those that were registered. Raises DataError when one lies on another grid."""
     for role, grid in (("fixed", space.fixed), ("moving", space.moving)):
         found = Grid.of(data[role])
         if not found.same_as(grid, 0.01 * float(grid.spacing.min())):

@@ -56,6 +56,7 @@ def pair_input_transforms(
     alignment: Method = "auto",
     seed: int = 0,
     atlas: AtlasPaird | None = None,
+    disturb: Step | None = None,
 ) -> Compose:
     """The transforms of a new pair, from a dictionary of paths.
 
@@ -63,8 +64,8 @@ def pair_input_transforms(
         pixdim: voxel size in mm that the model was trained at.
         stride: of the network; sizes of the work grid are multiples of it.
         alignment: none, rigid, affine or auto, see :func:`~scripts.alignment.align.align`.
-        seed: of the alignment's random sampling.
         atlas: what moves onto an item that has one `image` instead of a pair; None for pairs only.
+        disturb: what is done to the pair before it is aligned, on its files' grids, with images in [0, 1].
 
     Raises:
         DataError: for another method of alignment, or voxels and strides that are not positive.
@@ -79,7 +80,8 @@ def pair_input_transforms(
         ResampleToMatchd("moving", key_dst="fixed", mode="bilinear", padding_mode="zeros", dtype=np.float32),
     ]  # fmt: skip
     load = LoadVolumed(FILE_KEYS, allow_missing_keys=True)
-    prepare = preparation(Alignd(alignment, seed), pixdim, to_work)
+    aligned: Step = Alignd(alignment, seed)
+    prepare = preparation(aligned if disturb is None else PlainCompose([disturb, aligned]), pixdim, to_work)
     return PlainCompose([*([] if atlas is None else [atlas]), load, *prepare, check_moving, stack_pair])
 
 
@@ -203,11 +205,7 @@ class Alignd(Transform):
 
 
 def check_moving(data: Mapping[Hashable, Any]) -> Mapping[Hashable, Any]:
-    """Refuse a pair whose moving image is not to be seen where the fixed one is.
-
-    Raises:
-        DataError: with both bounding boxes.
-    """
+    """Refuse a pair whose moving image is not to be seen where the fixed one is, with both bounding boxes."""
     if not bool((data["moving"].as_tensor() > 0).any()):
         fixed, file = (bounds_text(Grid.of(data[f"{role}_file"])) for role in IMAGES)
         raise DataError(

@@ -49,10 +49,7 @@ class PairDataset(Dataset):
     A subject without a label map leaves its key out.
 
     Args:
-        subjects: scans, as from :func:`~scripts.data.datalist.load_datalist`.
         load: deterministic transform of a scan, as from :func:`~scripts.data.transforms.load_transforms`.
-        pairs: indices (fixed, moving) into ``subjects``; None for all of
-            :func:`~scripts.data.datalist.subject_pairs`.
         transform: random transform of a pair, after the cache.
         seed: of ``transform``: item k is always transformed in the same way.
         cache_dtype: of cached images. float16 holds [0, 1] to 2.5e-4, far below a scanner's noise, in half the memory;
@@ -166,11 +163,6 @@ class FilePairDataset(PairDataset):
     Each item is what ``transform`` makes of the paths ``{"fixed", "moving", "fixed_label", "moving_label"}``, with
     ``fixed_name`` and ``moving_name``. Nothing is kept: alignment belongs to a pair, not to a subject.
 
-    Args:
-        subjects: scans that are files, as from :func:`~scripts.data.datalist.load_datalist`.
-        transform: of a pair, see :func:`~scripts.data.pair_input.pair_input_transforms`.
-        pairs: as in :class:`PairDataset`.
-
     Raises:
         DataError: for scans that are no files.
     """
@@ -201,7 +193,6 @@ class RandomPairDataset(PairDataset):
 
     Args:
         subjects, load, options: as in :class:`PairDataset`; ``seed`` also decides the order.
-        pairs: those to draw from.
         pairs_per_epoch: how many pairs are an epoch; None for all.
         balance_cohorts: draw each cohort equally often (with replacement), however many pairs it has.
 

@@ -34,12 +34,7 @@ def antialiased(image: MetaTensor, pixdim: float) -> MetaTensor:
 
 
 class SmoothPaird(Transform):
-    """Smooth both images for the work grid; if they are fine enough, keep them and the mask as they were beside that.
-
-    Args:
-        pixdim: voxel size of the work grid, in mm.
-        fine: False to keep nothing.
-    """
+    """Smooth both images for the work grid; fine enough ones stay as they were beside that (not with `fine` False)."""
 
     def __init__(self, pixdim: float, fine: bool = True) -> None:
         self.pixdim, self.fine = pixdim, fine

@@ -17,7 +17,6 @@ class EpochSampler(Sampler[int]):
     that all processes take the same number of steps. To resume, call :meth:`set_epoch` with the epoch to do next.
 
     Args:
-        dataset: whose length is that of an epoch.
         process: this one; None asks ``torch.distributed``.
 
     Raises:

@@ -84,11 +84,7 @@ def merge_people(scans: Sequence[Scan], groups: Iterable[Sequence[str]]) -> None
 
 
 def check_people(people: Mapping[str, set[str]]) -> None:
-    """Make sure that no person is in two splits.
-
-    Raises:
-        DataError: with the names of those who are, and their splits.
-    """
+    """Make sure that no person is in two splits. Raises DataError with the names of those who are, and their splits."""
     parts_of: dict[str, list[str]] = {}
     for part, persons in people.items():
         for person in persons:

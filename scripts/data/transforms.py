@@ -113,10 +113,6 @@ def pair_transforms(
     Args:
         max_shared: largest shift in voxels of both images together; 8 at 1 mm, so 4 at 2 mm.
         max_independent: largest further shift of each image; 2 at 1 mm, so 1 at 2 mm.
-        gamma_prob: probability of another contrast.
-        bias_prob: probability of a smooth bias field.
-        noise_prob: probability of noise.
-        blur_prob: probability of blur.
         crop_size: of a window that is cut out of both images at the same random place, after all else; None keeps the
             whole. Steps on windows cost less, so that there can be more of them.
     """

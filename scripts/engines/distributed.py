@@ -26,11 +26,7 @@ _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def process_device() -> torch.device:
-    """The device of this process: the GPU of its number on this machine, or the CPU where there is none.
-
-    Raises:
-        ProcessError: if there are more processes on this machine than GPUs.
-    """
+    """This process's GPU, by its number on this machine, or the CPU where there is none; ProcessError for too few."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     local, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
@@ -43,7 +39,6 @@ def start(device: torch.device | str, timeout_minutes: float = 10.0) -> Processe
     """Join the other processes; waits until all are there.
 
     Args:
-        device: of this process.
         timeout_minutes: how long a process waits for the others, here and at every later meeting, before it ends with
             an error. Longer than the longest thing that one of them does alone.
 
@@ -106,11 +101,7 @@ def summary_writer(log_dir: str) -> SummaryWriter | None:
 
 
 def check_agreement(what: str, value: Any, advice: str) -> None:
-    """Make sure that all processes have the same value of something.
-
-    Raises:
-        ProcessError: in all of them, if they have not.
-    """
+    """Make sure that all processes have the same value of something; else all raise ProcessError."""
     values = Processes.current().gather(str(value))
     if len(set(values)) > 1:
         raise ProcessError(f"the processes disagree about {what}: {', '.join(values)}; {advice}")

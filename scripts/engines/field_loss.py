@@ -18,7 +18,6 @@ class FieldLoss(nn.Module):
     Args:
         similarity: of (warped, fixed), lower is better, as `monai.losses.LocalNormalizedCrossCorrelationLoss`.
         smoothness: of a field, as `monai.losses.DiffusionLoss`.
-        weight: factor of the smoothness.
         warp: of (image, field); MONAI's by default.
     """
 

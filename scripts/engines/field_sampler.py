@@ -61,8 +61,6 @@ class FieldSamples(Inferer):
         Args:
             inputs: pairs of images, [B, 2 C, X, Y, Z], moving before fixed (or however the network was trained).
             network: one that predicts, or an ensemble: a `torch.nn.ModuleList`, or any list.
-            args: further arguments of the networks.
-            kwargs: further arguments of the networks.
 
         Returns:
             Fields in voxels, [B, K, 3, X, Y, Z].

@@ -22,8 +22,6 @@ def parameter_groups(network: nn.Module, lr: float = 2e-3, covariance_rate: floa
     weights of a few thousandths; at the rate of the other layers noise alone makes R many times too large at once.
 
     Args:
-        network: a `ProposalNetwork`, or one in a wrapper for several processes.
-        lr: learning rate.
         covariance_rate: factor of it for the two heads.
 
     Raises:
@@ -55,11 +53,7 @@ def soap(
 
     Args:
         params: the network's parameters or groups of them; compilation is switched on where they are on CUDA.
-        lr: learning rate.
-        betas: as in Adam.
         weight_decay: decoupled decay; the paper mentions none.
-        precondition_frequency: steps between updates of the preconditioner.
-        max_precond_dim: largest matrix that gets one.
     """
     given: list[Any] = list(params)
     tensors = [p for group in given for p in (group["params"] if isinstance(group, dict) else [group])]

@@ -15,7 +15,7 @@ from scripts.engines.errors import NonFiniteTrainingError
 from scripts.gaussian.noise import fold
 from scripts.posterior.pair_images import PairImages
 from scripts.posterior.sampler import Sampler
-from scripts.registration.warp import warp, warp_labels
+from scripts.registration.warp import warp
 
 FIGURES = "figures"
 """Key of the numbers to watch in an iteration's output."""
@@ -86,7 +86,7 @@ class TrainingUpdate:
 
 
 class ValidationUpdate:
-    """Registers a pair and propagates its labels, by the mean of the resampled posterior.
+    """Registers a pair by the mean of the resampled posterior.
 
     Args:
         sampler: the way from a pair to its posterior. Its network is the one that is trained, not in the wrapper of
@@ -98,23 +98,17 @@ class ValidationUpdate:
 
     @torch.no_grad()
     def __call__(self, engine: Any, batch: dict[str, Any]) -> dict[str, Any]:
-        """The update function of a `monai.engines.SupervisedEvaluator`: label maps under `pred` and `label`.
+        """The update function of a `monai.engines.SupervisedEvaluator`.
 
-        `pred` is the moving label map warped by the mean of the resampled fields (of the mean itself for a
-        deterministic network), shape [B, 1, X, Y, Z].
+        `ddf` is the mean of the resampled fields (the mean itself for a deterministic network), [B, 3, X, Y, Z].
         """
         pair, _ = engine.prepare_batch(batch, engine.state.device, engine.non_blocking)
-        moving_label, fixed_label = (
-            _plain(batch[key]).to(engine.state.device) for key in ("moving_label", "fixed_label")
-        )
         self.sampler.model.network.eval()
         ddfs, stds, figures = zip(*(self._register(part) for part in pair.split(1)), strict=True)
         ddf = torch.cat(ddfs)
         output = {
             Keys.IMAGE: pair,
-            Keys.LABEL: fixed_label,
-            Keys.PRED: warp_labels(moving_label, ddf),
-            "moving_label": moving_label,
+            "ddf": ddf,
             "warped": warp(pair[:, :1], ddf),
             "std": torch.cat(stds),
             FIGURES: {name: sum(each[name] for each in figures) / len(figures) for name in figures[0]},

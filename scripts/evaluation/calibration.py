@@ -54,7 +54,6 @@ def reliability_curve(probability: Tensor, truth: Tensor, bins: int = 10) -> Rel
     Args:
         probability: p̂ of the structure, floating point in 0 … 1, shape [N].
         truth: whether the voxel belongs to it, bool or 0/1, shape [N].
-        bins: M, the number of equal bins.
 
     Raises:
         ValueError: when shapes differ, a probability is not in 0 … 1, or ``bins`` is not positive.
@@ -72,23 +71,6 @@ def reliability_curve(probability: Tensor, truth: Tensor, bins: int = 10) -> Rel
     return ReliabilityCurve(voxels, claimed / voxels, observed / voxels)
 
 
-def expected_calibration_error(probability: Tensor, truth: Tensor, bins: int = 10) -> Tensor:
-    """ECE = Σ_m |B_m| / N · |conf(B_m) − acc(B_m)| on p̂ itself (decision 15).
-
-    Args:
-        probability: p̂ of the structure, shape [N].
-        truth: whether the voxel belongs to it, shape [N].
-        bins: M, the number of equal bins.
-
-    Returns:
-        ECE in 0 … 1, float64, shape []; NaN without voxels.
-
-    Raises:
-        ValueError: see :func:`reliability_curve`.
-    """
-    return reliability_curve(probability, truth, bins).error
-
-
 def voxel_error(probability: Tensor, truth: Tensor) -> Tensor:
     """E(x) = |𝟙(p̂ > ½) − Y(x)|: 1.0 where the majority of samples is wrong; shapes [N], float64."""
     return ((probability > 0.5) != truth.bool()).double()
@@ -102,7 +84,6 @@ def sparsification_curves(uncertainty: Tensor, error: Tensor) -> SparsificationC
 
     Args:
         uncertainty: any score that is higher where more error is expected, shape [N].
-        error: error of each voxel, shape [N].
 
     Raises:
         ValueError: when shapes differ, or a value is not finite.
@@ -129,22 +110,6 @@ def sparsification_curves(uncertainty: Tensor, error: Tensor) -> SparsificationC
     )
 
 
-def area_under_sparsification_error(uncertainty: Tensor, error: Tensor) -> Tensor:
-    """AUSE = (1/N) Σ_i (c_obs(i) − c_ora(i)): how far the uncertainty is from ranking the errors (decision 16).
-
-    Args:
-        uncertainty: label entropy, displacement variance or any other score, shape [N].
-        error: error of each voxel, for example :func:`voxel_error`, shape [N].
-
-    Returns:
-        AUSE, float64, shape []: 0 if no voxel that is wrong is more certain than one that is right; NaN without voxels.
-
-    Raises:
-        ValueError: see :func:`sparsification_curves`.
-    """
-    return sparsification_curves(uncertainty, error).area
-
-
 def binary_entropy(probability: Tensor) -> Tensor:
     """Label entropy of one structure, H(p̂) = −p̂ ln p̂ − (1 − p̂) ln(1 − p̂), in nats.
 
@@ -165,18 +130,6 @@ def binary_entropy(probability: Tensor) -> Tensor:
     p = probability.double()
     p = torch.minimum(p, 1 - p).round(decimals=decimals)
     return torch.special.entr(p) + torch.special.entr(1 - p)
-
-
-def multiclass_entropy(probabilities: Tensor) -> Tensor:
-    """Entropy of the label of a voxel, −Σ_c p_c ln p_c, in nats.
-
-    Args:
-        probabilities: p of every class, background included, shape [C, ...], summing to 1 over C.
-
-    Returns:
-        Entropy in 0 … ln C, shape [...].
-    """
-    return torch.special.entr(probabilities).sum(dim=0)
 
 
 def spearman_per_structure(entropy: Tensor, dice: Tensor) -> Tensor:
@@ -208,11 +161,6 @@ def spearman_per_structure(entropy: Tensor, dice: Tensor) -> Tensor:
         r = (x * y).sum() / (x.square().sum() * y.square().sum()).sqrt()
         scores.append(r if len(x) >= 3 else torch.full_like(r, torch.nan))
     return torch.stack(scores)
-
-
-def mean_spearman(entropy: Tensor, dice: Tensor) -> Tensor:
-    """Mean over structures of :func:`spearman_per_structure` (decision 19), NaN left out; shape []."""
-    return spearman_per_structure(entropy, dice).nanmean()
 
 
 def _mean_ranks(values: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from operator import itemgetter
+from statistics import fmean
 from typing import Any
 
 from ignite.engine import Engine, Events
@@ -17,10 +18,10 @@ from monai.engines import Evaluator
 from monai.transforms import Compose
 from torch import nn
 from torch.utils.data import Dataset
-from tqdm import tqdm
 
 from scripts.core.atomic import write_text
 from scripts.core.processes import Processes
+from scripts.core.progress import Progress
 from scripts.core.seg35 import SCORED
 from scripts.core.truth import truth
 from scripts.data.samplers import ShardSampler
@@ -39,81 +40,6 @@ ASIDE = ("num_modes", "chunk", "progress", "format", "version", "temperature", "
 """What no score depends on, or only by way of the weighting."""
 
 
-class ResultHandler:
-    """Ignite handler that files each ``PairResult`` in ``engine.state.output``, and fills ``engine.state.metrics``.
-
-    Args:
-        store: where results go.
-        pairs: how many there are for all processes together.
-    """
-
-    def __init__(self, store: SharedStore, pairs: int) -> None:
-        self.store, self.pairs = store, pairs
-
-    def attach(self, engine: Engine) -> None:
-        """Register at the end of every iteration and of the epoch."""
-        engine.add_event_handler(Events.ITERATION_COMPLETED, self.iteration_completed)
-        engine.add_event_handler(Events.EPOCH_COMPLETED, self.epoch_completed)
-
-    def iteration_completed(self, engine: Engine) -> None:
-        """File the pair, if there is a new one."""
-        self.store.add(engine.state.output if isinstance(engine.state.output, PairResult) else None)
-
-    def epoch_completed(self, engine: Engine) -> None:
-        """Means over all pairs, for MONAI's other handlers."""
-        self.store.finish(self.pairs)
-        if len(self.store):
-            scores = summarize_results(self.store.results)["structures"]
-            engine.state.metrics.update({name: values["mean"] for name, values in scores.items()})
-
-
-class ProgressHandler:
-    """Ignite handler with a progress bar: pairs done, Dice of the mean field so far, time left.
-
-    Args:
-        store: whose results are shown; attach its handler first.
-        total: number of pairs.
-        enabled: False for no bar.
-    """
-
-    def __init__(self, store: SharedStore, total: int | None, enabled: bool = True) -> None:
-        self.store, self.total, self.enabled = store, total, enabled
-        self._bar: tqdm | None = None
-        self._sum, self._count = 0.0, 0
-
-    def attach(self, engine: Engine) -> None:
-        """Register at the start and the end of the run and of every iteration."""
-        engine.add_event_handler(Events.STARTED, self.started)
-        engine.add_event_handler(Events.ITERATION_COMPLETED, self.iteration_completed)
-        engine.add_event_handler(Events.EPOCH_COMPLETED, self.close)
-
-    def started(self, engine: Engine) -> None:
-        """Open the bar."""
-        del engine
-        dice = [result.pair["dice_mean"] for result in self.store.results]
-        self._sum, self._count = math.fsum(dice), len(dice)
-        if self.enabled:
-            self._bar = tqdm(total=self.total, desc="evaluation", unit="pair", smoothing=0.1)
-
-    def iteration_completed(self, engine: Engine) -> None:
-        """Count a pair; one that was done before does not count for the speed."""
-        if self._bar is None:
-            return
-        if isinstance(engine.state.output, PairResult):
-            self._sum, self._count = self._sum + engine.state.output.pair["dice_mean"], self._count + 1
-        else:
-            self._bar.initial += 1
-        self._bar.set_postfix(dice=f"{self._sum / max(self._count, 1):.4f}", refresh=False)
-        self._bar.update()
-
-    def close(self, engine: Engine | None = None) -> None:
-        """Close the bar, also after an interruption."""
-        del engine
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
-
-
 class Evaluation(Evaluator):
     """Evaluate a model on pairs with label maps: results, tables and figures in ``output_dir``.
 
@@ -127,15 +53,9 @@ class Evaluation(Evaluator):
         dataset: of pairs with label maps: :class:`~scripts.data.pairs.PairDataset` for scans on one grid,
             :class:`~scripts.data.pairs.FilePairDataset` for files as inference takes them.
         labels: the S label ids to score; None for the 31 structures of seg35 that scans have.
-        output_dir: folder of this model's results.
-        name: of the model in tables and figures.
         calibrated: whether the T and σ_α that `run calibration` has left in the weights count.
-        seed: of all pairs.
         radius: of the ribbon in voxels (decision 15).
-        num_workers: processes that load pairs.
         resume: go on with what the folder holds; otherwise start over.
-        progress: show a progress bar.
-        figures: draw the figures at the end.
         val_handlers: more Ignite handlers, for example a ``CheckpointLoader``; attached before ours.
 
     Raises:
@@ -175,24 +95,14 @@ class Evaluation(Evaluator):
         # MONAI's engine: iterations call `_iteration`, whose result becomes `state.output`.
         super().__init__(device=sampler.device, val_data_loader=loader, val_handlers=val_handlers, decollate=False)
         self.add_event_handler(Events.STARTED, self._start)
-        ResultHandler(self.store, len(dataset)).attach(self)  # type: ignore[arg-type]
-        progress = truth("progress", progress) and processes.is_first
-        self._progress = ProgressHandler(self.store, self.state.epoch_length, progress)
-        self._progress.attach(self)
+        self.add_event_handler(Events.ITERATION_COMPLETED, self._add)
+        self.add_event_handler(Events.EPOCH_COMPLETED, self._finish)
+        self.progress = truth("progress", progress)
 
     def run(self, global_epoch: int = 1) -> Summary:  # type: ignore[override]
-        """Evaluate all pairs that are not done yet; write and print the tables, draw the figures.
-
-        Args:
-            global_epoch: as in MONAI's evaluators.
-
-        Returns:
-            The summary, as written to ``summary.json``: :func:`~scripts.evaluation.summary_table.summarize_results`.
-        """
-        try:
+        """Evaluate all pairs that are not done yet; write and print the tables, draw the figures; the summary."""
+        with Progress("evaluation", self.state.epoch_length or 0, self.progress) as self._shown:
             super().run(global_epoch)
-        finally:
-            self._progress.close()
         folder = self.store.folder
         summary = summarize_results(self.store.results)
         if not self.store.processes.is_first:
@@ -230,6 +140,20 @@ class Evaluation(Evaluator):
             return None
         sampler = self.sampler.with_settings(seed=pair_seed(pair.names, self.seed))
         return evaluate_pair(sampler, pair, self.labels, self.radius)
+
+    def _add(self, engine: Engine) -> None:
+        """File the pair, if there is a new one, and show how far it is."""
+        new: Any = engine.state.output
+        self.store.add(new)
+        dice = fmean(result.pair["dice_mean"] for result in self.store.results) if len(self.store) else math.nan
+        self._shown(engine.state.iteration, f"dice={dice:.4f}", fresh=new is not None)
+
+    def _finish(self, engine: Engine) -> None:
+        """Means over all pairs of all processes in `engine.state.metrics`, for MONAI's other handlers."""
+        self.store.finish(len(self.dataset))  # type: ignore[arg-type]
+        if len(self.store):
+            scores = summarize_results(self.store.results)["structures"]
+            engine.state.metrics.update({name: values["mean"] for name, values in scores.items()})
 
     def _settings(self) -> dict[str, Any]:
         """All that a result depends on beside the pair, each value under a name of its own."""

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
-from tqdm import tqdm
 
 from scripts.core.atomic import write_text
 from scripts.core.checkpoint import beside_weights, read
 from scripts.core.errors import DataError
+from scripts.core.progress import Progress
 from scripts.core.seg35 import SCORED
 from scripts.core.truth import truth
 from scripts.evaluation.pair_report import LabeledPair, pair_seed
@@ -54,19 +54,13 @@ class Calibration:
 
     Args:
         sampler: the model of `ckpt_path`, and how it is used: with as many steps and proposals as it will be.
-        dataset: of pairs, see :class:`~scripts.evaluation.evaluator.Evaluation`.
-        labels: the S label ids to score; None for the 31 structures of seg35 that scans have.
         ckpt_path: the file that is told what was fitted.
         output_dir: of the report; while it runs, also of the pairs' posteriors.
         criterion: what T is to minimize: ``ause`` (by label entropy) or ``ece``.
         dice_tolerance: how far the mean field's Dice at the chosen T may be below the best of all temperatures; None
             or a negative number for no bound.
-        temperatures: to choose from.
         fit_scale: measure σ_α anew; otherwise that of training stays.
-        seed: of all pairs, as in the evaluation.
-        radius: of the ribbon in voxels (decision 15).
         write: False to report only.
-        progress: show progress bars.
 
     Raises:
         DataError: for weights without proposals to weigh, another criterion, temperatures that are not positive, or a
@@ -175,8 +169,10 @@ class Calibration:
 
     def _pairs(self, title: str) -> Iterator[tuple[int, LabeledPair]]:
         count, sampler = len(self.dataset), self.sampler  # type: ignore[arg-type]
-        for index in tqdm(range(count), desc=title, unit="pair", disable=not self.progress):
-            yield index, LabeledPair.of_item(self.dataset[index], sampler.factor, sampler.device)
+        with Progress(title, count, self.progress) as advance:
+            for index in range(count):
+                yield index, LabeledPair.of_item(self.dataset[index], sampler.factor, sampler.device)
+                advance(index + 1)
 
     def _scores(self, posterior: Posterior, choice: Choice, pair: LabeledPair) -> Tensor:
         """``SCORES`` and Dice of the mean field for T weightings and S structures, shape [T, len(SCORES) + 1, S]."""
@@ -218,8 +214,6 @@ def best(rows: Sequence[dict[str, float]], criterion: str, dice_tolerance: float
     """The row with the smallest criterion; those where it could not be computed do not count.
 
     Args:
-        rows: scores at each temperature.
-        criterion: ``ause`` or ``ece``.
         dice_tolerance: leave out rows whose Dice is further than this below the best one's; None to leave out none.
 
     Raises:
@@ -238,9 +232,5 @@ def best(rows: Sequence[dict[str, float]], criterion: str, dice_tolerance: float
 
 
 def write_fitted(model: Model, path: Path) -> None:
-    """Write a model with what was fitted into its file; what else a checkpoint of a training holds stays.
-
-    Raises:
-        CheckpointError: when the file cannot be read or written.
-    """
+    """Write a model with what was fitted into its file; what else a checkpoint of a training holds stays."""
     model.save(path, **beside_weights(read(path)))

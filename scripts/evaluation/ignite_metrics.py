@@ -24,12 +24,7 @@ import torch
 from monai.metrics import CumulativeIterationMetric
 from torch import Tensor
 
-from scripts.evaluation.calibration import (
-    area_under_sparsification_error,
-    binary_entropy,
-    expected_calibration_error,
-    voxel_error,
-)
+from scripts.evaluation.calibration import binary_entropy, reliability_curve, sparsification_curves, voxel_error
 from scripts.evaluation.ribbon import Ribbon, label_ribbons
 from scripts.posterior.dice import dice_per_structure, oracle_index
 from scripts.posterior.folds import fold_percentage
@@ -57,14 +52,7 @@ class PairMetric(CumulativeIterationMetric):
         self.reduction = _check_reduction(reduction)
 
     def aggregate(self, reduction: str | None = None) -> Tensor:
-        """Reduce the scores of all pairs since the last ``reset``.
-
-        Args:
-            reduction: overrides the one given at construction.
-
-        Raises:
-            ValueError: when no pair has been scored.
-        """
+        """Reduce the scores of all pairs since the last ``reset``. Raises ValueError when no pair has been scored."""
         scores = self.get_buffer()  # [P, C]
         if scores is None:
             raise ValueError(f"expected at least one pair before {type(self).__name__}.aggregate(), got none")
@@ -76,12 +64,7 @@ class PairMetric(CumulativeIterationMetric):
 
 
 class StructureMetric(PairMetric):
-    """Base of the metrics with one score for each of S structures.
-
-    Args:
-        labels: the S label ids.
-        reduction: see :class:`PairMetric`.
-    """
+    """Base of the metrics with one score for each of the S structures with the ids `labels`."""
 
     def __init__(self, labels: Sequence[int], reduction: str = "mean") -> None:
         super().__init__(reduction)
@@ -89,15 +72,7 @@ class StructureMetric(PairMetric):
 
     @abstractmethod
     def score(self, prediction: Prediction, truth: Tensor) -> Tensor:
-        """Score one pair.
-
-        Args:
-            prediction: [C, X, Y, Z], or samples with the metric's ``labels``.
-            truth: label values, shape [X, Y, Z].
-
-        Returns:
-            Scores, float64, shape [S].
-        """
+        """Score one pair, float64, [S]: maps or probabilities [C, X, Y, Z], or samples; the truth is [X, Y, Z]."""
 
     @torch.no_grad()
     def _compute_list(self, y_pred: Any, y: Any = None, **kwargs: Any) -> Tensor:
@@ -132,8 +107,6 @@ class RibbonMetric(StructureMetric):
     """Base of the metrics of a structure's probability in the ribbon around its true boundary; NaN if it has none.
 
     Args:
-        labels: the S label ids.
-        reduction: see :class:`PairMetric`.
         radius: of the ribbon in voxels (decision 15).
         probabilities: whether tensors are probabilities of the S structures rather than label maps of K samples.
     """
@@ -164,12 +137,7 @@ class RibbonMetric(StructureMetric):
 
 
 class ECE(RibbonMetric):
-    """Expected calibration error of every structure (decision 15), lower is better.
-
-    Args:
-        bins: number of equal bins of probability.
-        kwargs: see :class:`RibbonMetric`.
-    """
+    """Expected calibration error of every structure (decision 15), lower is better."""
 
     def __init__(self, labels: Sequence[int], bins: int = 10, **kwargs: Any) -> None:
         super().__init__(labels, **kwargs)
@@ -177,7 +145,7 @@ class ECE(RibbonMetric):
 
     def score_ribbon(self, probability: Tensor, truth: Tensor) -> Tensor:
         """Expected calibration error of one structure."""
-        return expected_calibration_error(probability, truth, self.bins)
+        return reliability_curve(probability, truth, self.bins).error
 
 
 class AUSE(RibbonMetric):
@@ -185,7 +153,7 @@ class AUSE(RibbonMetric):
 
     def score_ribbon(self, probability: Tensor, truth: Tensor) -> Tensor:
         """Area under the sparsification error of one structure."""
-        return area_under_sparsification_error(binary_entropy(probability), voxel_error(probability, truth))
+        return sparsification_curves(binary_entropy(probability), voxel_error(probability, truth)).area
 
 
 class LabelEntropy(RibbonMetric):

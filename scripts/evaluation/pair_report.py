@@ -52,9 +52,7 @@ class LabeledPair(NamedTuple):
         """Take an item of a dataset: two scans on one grid, or two files that were prepared as for inference.
 
         Args:
-            item: of :class:`~scripts.data.pairs.PairDataset` or :class:`~scripts.data.pairs.FilePairDataset`.
             factor: image voxels along the edge of a field voxel.
-            device: where to compute.
 
         Raises:
             DataError: when a label map is missing.
@@ -90,14 +88,7 @@ def evaluate_pair(sampler: Sampler, pair: LabeledPair, labels: Sequence[int], ra
 
 @torch.no_grad()
 def score(posterior: Posterior, pair: LabeledPair, labels: Sequence[int], radius: int = 3) -> PairResult:
-    """Score the posterior of one pair by its label maps; without the seconds that it took.
-
-    Args:
-        posterior: of the pair.
-        pair: images and label maps, where the posterior computes.
-        labels: the S label ids to score.
-        radius: of the ribbon in voxels (decision 15).
-    """
+    """Score the posterior of one pair by its label maps; without the seconds that it took."""
     labels, space, truth = check_labels(labels), posterior.space, pair.fixed_label
     samples, moments, fold_oracle = LabelSamples(labels, truth=truth), FieldMoments(), math.nan
     for _, count, points in posterior.samples():
@@ -155,10 +146,8 @@ def score_ribbons(
     """Calibration of every structure in its ribbon, and the curves of all together.
 
     Args:
-        samples: the warped label maps.
         variance: of the displacements in mm², mean over the components, shape [X, Y, Z].
         truth: label values, shape [X, Y, Z].
-        radius: of the ribbon in voxels.
     """
     codes = encode_labels(truth, samples.labels)
     rows: list[list[Tensor]] = []

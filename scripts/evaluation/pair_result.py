@@ -53,8 +53,6 @@ class PairResult:
     """The scores of one pair, as plain numbers.
 
     Attributes:
-        fixed: name of the fixed scan.
-        moving: name of the moving scan.
         labels: the S label ids.
         structures: each of ``STRUCTURE_SCORES`` for the S structures; NaN where a structure is absent.
         pair: each of ``PAIR_SCORES``.

@@ -36,15 +36,7 @@ STRIP_MM = 4.0
 
 
 class Perturbation:
-    """A disturbance of the moving scan of a pair dictionary; the fixed scan stays as it is.
-
-    Args:
-        name: one of ``PERTURBATIONS``.
-        seed: another one, other disturbances of the same strength.
-
-    Raises:
-        ValueError: for another name.
-    """
+    """A disturbance, one of ``PERTURBATIONS``, of the moving scan of a pair; the fixed scan stays as it is."""
 
     def __init__(self, name: str, seed: int = 0) -> None:
         if name not in PERTURBATIONS:

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scripts.evaluation.pair_result import FRACTIONS, PairResult
-from scripts.evaluation.results import PathLike, read_results, structure_name
+from scripts.evaluation.results import PathLike, structure_name
 
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -33,24 +33,8 @@ Models = Mapping[str, Sequence[PairResult]]
 """Name of a model to its results."""
 
 
-def write_figures(folders: Mapping[str, PathLike], output_dir: PathLike) -> list[Path]:
-    """Draw all figures of one model or several, from {name: folder of results}; returns the pictures' paths."""
-    return draw_figures({name: read_results(folder) for name, folder in folders.items()}, output_dir)
-
-
 def draw_figures(models: Models, output_dir: PathLike) -> list[Path]:
-    """Draw all figures of one model or several.
-
-    Args:
-        models: name to results, in the order of the legend.
-        output_dir: where the PNG files go; made if it does not exist.
-
-    Returns:
-        Paths of the pictures.
-
-    Raises:
-        ValueError: when a model has no results.
-    """
+    """Draw all figures of one model or several. Raises ValueError when a model has no results."""
     empty = [name for name, results in models.items() if not results]
     if empty or not models:
         raise ValueError(f"expected results to draw, got none{' of ' + ', '.join(empty) if empty else ''}")

@@ -40,7 +40,6 @@ class ResultStore:
     """The results of one model in a folder; complete pairs only.
 
     Args:
-        folder: made if it does not exist.
         resume: go on with the pairs that the folder holds; otherwise they are deleted.
 
     Raises:
@@ -69,14 +68,7 @@ class ResultStore:
         return tuple(names) in self._done
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
-        """Note how the results are made; refuse to mix them with results that were made in another way.
-
-        Args:
-            settings: anything that JSON holds.
-
-        Raises:
-            ResultsError: when the folder holds results of other settings.
-        """
+        """Note how the results are made; ResultsError rather than mixing them with those of other settings."""
         path = self.folder / SETTINGS_FILE
         text = json.dumps(settings, indent=2, sort_keys=True)
         if self.results and path.exists():
@@ -106,11 +98,7 @@ class ResultStore:
 
 
 def read_results(folder: PathLike) -> list[PairResult]:
-    """Read the complete pairs of a folder, in the order in which they were added.
-
-    Raises:
-        ResultsError: when a file has other columns than this version writes.
-    """
+    """The complete pairs of a folder, in the order in which they were added; ResultsError for other columns."""
     folder = Path(folder)
     structures: dict[tuple[str, str], list[dict[str, str]]] = {}
     for row in _read_rows(folder / STRUCTURES_FILE, STRUCTURE_COLUMNS):

@@ -31,13 +31,6 @@ def dilate(mask: Tensor, steps: int = 1) -> Tensor:
     """Dilate a mask by the cross of a voxel and its six face neighbors, ``steps`` times.
 
     Equivalent to "within ``steps`` voxels in city-block distance"; nothing enters from outside the volume.
-
-    Args:
-        mask: bool, shape [X, Y, Z].
-        steps: how many voxels to grow by.
-
-    Returns:
-        The dilated mask, bool, shape [X, Y, Z].
     """
     if mask.numel() == 0:
         return mask
@@ -55,32 +48,12 @@ def boundary_ribbon(structure: Tensor, radius: int = 3) -> Tensor:
 
     The boundary is made of the structure's own voxels that have a face neighbor outside it. The edge of the image is
     not a boundary: a structure cut by the field of view does not end there.
-
-    Args:
-        structure: bool, shape [X, Y, Z].
-        radius: number of dilations with the six-neighbor cross; the paper uses 3.
-
-    Returns:
-        The ribbon, bool, shape [X, Y, Z].
     """
     return dilate(structure & dilate(~structure), radius)
 
 
 def label_ribbons(truth: Tensor, labels: Sequence[int], radius: int = 3) -> list[Ribbon]:
-    """Find the ribbon of every structure of a true label map.
-
-    Args:
-        truth: label values, shape [X, Y, Z].
-        labels: the S label ids.
-        radius: see :func:`boundary_ribbon`.
-
-    Returns:
-        S ribbons; empty for a structure that is absent.
-
-    Raises:
-        ValueError: when ``truth`` is not 3-D, the radius is negative, or see
-            :func:`~scripts.posterior.label_maps.encode_labels`.
-    """
+    """The ribbon of every structure of a true label map [X, Y, Z]; empty for one that is absent."""
     if truth.ndim != 3:
         raise ValueError(f"expected a label map of shape [X, Y, Z], got {tuple(truth.shape)}")
     if radius < 0:

@@ -18,14 +18,6 @@ class SharedStore:
 
     Pair number k is computed by process k mod w. After each round of w pairs all processes meet in :meth:`add`, so that
     results are filed in the order in which one process would have filed them.
-
-    Args:
-        folder: made if it does not exist; only the first process looks at it.
-        resume: go on with the pairs that the folder holds; otherwise they are deleted.
-        processes: those that share the evaluation.
-
-    Raises:
-        ResultsError: see :class:`~scripts.evaluation.results.ResultStore`.
     """
 
     def __init__(self, folder: PathLike, resume: bool = True, processes: Processes | None = None) -> None:
@@ -43,11 +35,7 @@ class SharedStore:
         return any((result.fixed, result.moving) == tuple(names) for result in self.results)
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
-        """See :meth:`~scripts.evaluation.results.ResultStore.check_settings`; all processes raise what the first does.
-
-        Raises:
-            ResultsError: when the folder holds results of other settings, or the processes have different ones.
-        """
+        """See :meth:`ResultStore.check_settings`; all processes raise what the first does."""
         text = json.dumps(settings, sort_keys=True)
         if len(set(self.processes.gather(text))) > 1:
             raise ResultsError("the processes have different settings or weights: start them with the same command")

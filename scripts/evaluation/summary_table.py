@@ -12,7 +12,7 @@ from torch import Tensor
 
 from scripts.evaluation.calibration import spearman_per_structure
 from scripts.evaluation.pair_result import PAIR_SCORES, STRUCTURE_SCORES, PairResult
-from scripts.evaluation.results import PathLike, ResultsError, read_results, structure_name
+from scripts.evaluation.results import ResultsError, structure_name
 
 Summary = dict[str, Any]
 
@@ -65,9 +65,6 @@ def summarize_results(results: Sequence[PairResult]) -> Summary:
     Deviations are those of a sample (n − 1): ``std_structures`` of the structures' scores, ``std_pairs`` of the pairs'
     means over structures.
 
-    Args:
-        results: P pairs with the same S labels.
-
     Returns:
         ``num_pairs``; ``structures`` and ``pairs``: {score: {mean, std_structures, std_pairs}}; ``spearman``: rank
         correlation of two uncertainties with Dice of the mean field (decision 19); ``per_structure``: {name: {score:
@@ -108,21 +105,6 @@ def summarize_results(results: Sequence[PairResult]) -> Summary:
             for i, label in enumerate(results[0].labels)
         },
     }
-
-
-def summarize(folders: Mapping[str, PathLike]) -> dict[str, Summary]:
-    """Summaries of several models, from {name: folder of results}; see :func:`format_tables`.
-
-    Raises:
-        ResultsError: when a folder holds no complete pair.
-    """
-    summaries = {}
-    for name, folder in folders.items():
-        try:
-            summaries[name] = summarize_results(read_results(folder))
-        except ResultsError as error:
-            raise ResultsError(f"{name} ({folder}): {error}") from error
-    return summaries
 
 
 def format_tables(summaries: Mapping[str, Summary]) -> str:

@@ -13,12 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from scripts.evaluation.calibration import (
-    area_under_sparsification_error,
-    binary_entropy,
-    expected_calibration_error,
-    voxel_error,
-)
+from scripts.evaluation.calibration import binary_entropy, reliability_curve, sparsification_curves, voxel_error
 from scripts.evaluation.ribbon import label_ribbons
 from scripts.inference.model import Weighting
 from scripts.inference.proposals import Draws, Weighted
@@ -38,13 +33,7 @@ class Choice(NamedTuple):
 
 
 def choose(weighted: Weighted, weightings: Sequence[Weighting], num_samples: int) -> Choice:
-    """Resample proposals under several weightings with the same random numbers.
-
-    Args:
-        weighted: the pair's proposals.
-        weightings: T of them.
-        num_samples: K, resampled under each.
-    """
+    """Resample proposals under several weightings with the same random numbers."""
     drawn = [Draws.of(weighted, num_samples, *weighting) for weighting in weightings]
     table = torch.stack([torch.bincount(draws.resampled, minlength=len(draws.weights)) for draws in drawn])  # [T, N]
     taken = table.any(0).nonzero()[:, 0]
@@ -53,13 +42,7 @@ def choose(weighted: Weighted, weightings: Sequence[Weighting], num_samples: int
 
 
 class RibbonSamples:
-    """Label maps of samples, kept as one byte a voxel in the ribbons of the structures.
-
-    Args:
-        truth: label values of the fixed image, shape [X, Y, Z].
-        labels: the S label ids.
-        radius: of the ribbon in voxels (decision 15).
-    """
+    """Label maps of samples, kept as one byte a voxel in the ribbons of the structures; the truth is [X, Y, Z]."""
 
     def __init__(self, truth: Tensor, labels: Sequence[int], radius: int = 3) -> None:
         self.labels = check_labels(labels)
@@ -101,5 +84,5 @@ class RibbonSamples:
     def _scores(probability: Tensor, inside: Tensor) -> Tensor:
         """``SCORES`` of one structure, from p̂ and the truth in its ribbon, [N] each."""
         entropy = binary_entropy(probability)
-        ause = area_under_sparsification_error(entropy, voxel_error(probability, inside))
-        return torch.stack([ause, expected_calibration_error(probability, inside), entropy.mean()])
+        ause = sparsification_curves(entropy, voxel_error(probability, inside)).area
+        return torch.stack([ause, reliability_curve(probability, inside).error, entropy.mean()])

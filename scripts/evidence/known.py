@@ -10,6 +10,7 @@ from torch import Tensor
 from scripts.evidence.landmarks import Landmarks
 from scripts.evidence.outline import Outline
 from scripts.gaussian import StructuredGaussian
+from scripts.inference.discrepancy import Conditioned, condition
 from scripts.inference.observations import Observations
 from scripts.registration.space import PairSpace
 
@@ -22,12 +23,12 @@ class Known:
     landmarks: Landmarks | None = None
     outline: Outline | None = None
 
-    def given_to(self, proposal: StructuredGaussian, lengths: Sequence[float] = ()) -> Observations:
-        """Linear around the mean of the proposal that is conditioned on it, see :meth:`Outline.condition`."""
+    def given_to(self, proposal: StructuredGaussian, lengths: Sequence[float] = ()) -> Conditioned:
+        """A proposal that knows this, too; linear around the mean that it has then, see :meth:`Outline.condition`."""
         marks = self._marks()
-        return Observations.join(
-            marks if self.outline is None else [*marks, self.outline.condition(proposal, marks, lengths)]
-        )
+        if self.outline is None:
+            return condition(proposal, Observations.join(marks), lengths)
+        return self.outline.condition(proposal, marks, lengths)
 
     def around(self, mean: Tensor) -> Observations:
         """Linear around a mean field [1, 3, x, y, z]."""

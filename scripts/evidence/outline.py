@@ -27,7 +27,7 @@ from torch import Tensor
 from scripts.core.errors import DataError
 from scripts.core.grid import Grid
 from scripts.gaussian import StructuredGaussian
-from scripts.inference.discrepancy import condition
+from scripts.inference.discrepancy import Conditioned, condition
 from scripts.inference.observations import Observations
 from scripts.registration.space import PairSpace
 
@@ -46,9 +46,6 @@ class Outline:
     Args:
         corrected: label map on the fixed file's grid, [X, Y, Z], integers.
         moving_label: on the moving file's grid, [X', Y', Z'], integers.
-        structures: the labels whose outlines count.
-        space: the grids.
-        std: of the outline, mm.
 
     Raises:
         DataError: for a structure that one of the maps lacks, or an error that is not positive.
@@ -94,24 +91,22 @@ class Outline:
 
     def condition(
         self, proposal: StructuredGaussian, others: Sequence[Observations] = (), lengths: Sequence[float] = ()
-    ) -> Observations:
-        """The outline as observations of the field, linear around the mean of the proposal that is given all of them.
+    ) -> Conditioned:
+        """A proposal given all that is known, with the outline linear around the mean that it has then.
 
         Args:
-            proposal: batch shape (1,).
             others: what else is known, such as landmarks.
             lengths: of a discrepancy, see :func:`~scripts.inference.discrepancy.condition`.
         """
-        mean = condition(proposal, Observations.join(others), lengths)[0].mean if others else proposal.mean
+        mean = condition(proposal, Observations.join(others), lengths).gaussian.mean if others else proposal.mean
         for _ in range(_STEPS):
-            now = self.around(mean)
-            step = condition(proposal, Observations.join([*others, now]), lengths)[0].mean
+            given = condition(proposal, Observations.join([*others, self.around(mean)]), lengths)
+            step = given.gaussian.mean
             moved = np.linalg.norm((self._at(step) - self._at(mean))[0] @ self._matrix.T, axis=1).max()
             mean = step
             if moved < _STILL_MM:
                 break
-        assert self._observations is not None
-        return self._observations
+        return given
 
     def log_correction(self, z: Tensor) -> Tensor:
         """log p(E | z) less its linear form, which the proposal knows already; z [N, 3, x, y, z], shape (N,)."""

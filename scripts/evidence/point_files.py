@@ -16,11 +16,7 @@ SIGNS = {"LPS": np.array([-1.0, -1.0, 1.0]), "RAS": np.ones(3)}
 
 
 def read_table(path: Path, what: str) -> tuple[list[str], list[dict[str, str]]]:
-    """The columns of a CSV file, in lower case, and its rows.
-
-    Raises:
-        DataError: when it cannot be read; it is called `what`.
-    """
+    """The columns of a CSV file, in lower case, and its rows; in a DataError it is called `what`."""
     if not path.is_file():
         raise DataError(f"{what} {path}: the file does not exist")
     try:

@@ -31,11 +31,7 @@ def gzip_writer(path: Path) -> Iterator[gzip.GzipFile]:
 
 
 def deflated(pieces: Iterable[Any]) -> bytes:
-    """Buffers as one zlib stream.
-
-    Args:
-        pieces: buffers, each of numbers that are alike. The code (Huffman's) starts anew with each, so that it fits.
-    """
+    """Buffers, each of numbers that are alike, as one zlib stream: the code (Huffman's) starts anew with each."""
     compressor = _compressor(_LEVEL)
     out = []
     for piece in pieces:

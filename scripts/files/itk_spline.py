@@ -52,7 +52,6 @@ def write_samples(folder: Path, samples: Iterable[tuple[int, int, np.ndarray]], 
     Args:
         folder: gets `sample_000.h5` … and `weights.csv` with the columns file, proposal, count, weight.
         samples: index of the proposal, how often it was resampled, control points [3, x, y, z] in work voxels.
-        space: the grids.
 
     Returns:
         The files; the table last.
@@ -71,11 +70,7 @@ def write_samples(folder: Path, samples: Iterable[tuple[int, int, np.ndarray]], 
 
 
 def check_replaceable(folder: Path) -> None:
-    """Only what :func:`write_samples` wrote may be replaced.
-
-    Raises:
-        DataError: when the folder is not one of its folders, or holds other files as well.
-    """
+    """Only what :func:`write_samples` wrote may be replaced: DataError for folders with anything else."""
     try:
         header = (folder / WEIGHTS).read_text(encoding="utf-8").partition("\n")[0].strip()
     except (OSError, ValueError):

@@ -63,11 +63,6 @@ def chunk_that_fits(voxels: int, device: torch.device, largest: int = CHUNK) -> 
     spline's intermediate steps 4, the warped image, the correlation and its sums). On a CPU only the field is kept of
     each, 3/8 of a volume and its noise, and two at a time are on the image grid (`Target.log_likelihood`). Half of what
     is free is left to others.
-
-    Args:
-        voxels: of the image grid.
-        device: where the samples are.
-        largest: never more than this.
     """
     free = free_bytes(device)
     if free is None:

@@ -38,6 +38,7 @@ class ConditionedGaussian(StructuredGaussian):
     Args:
         proposal: q, batch shape (1,).
         observations: y, H and s.
+        known: of the same Σ; where H and s are the same, too, V and K are taken from it.
 
     Raises:
         ShapeError: for a batch.
@@ -45,31 +46,31 @@ class ConditionedGaussian(StructuredGaussian):
     """
 
     @torch.no_grad()
-    def __init__(self, proposal: StructuredGaussian, observations: Observations) -> None:
+    def __init__(
+        self, proposal: StructuredGaussian, observations: Observations, known: ConditionedGaussian | None = None
+    ) -> None:
         if tuple(proposal.batch_shape) != (1,):
             raise ShapeError("the mean of one pair's proposal", "(1, 3, x, y, z)", proposal.mean.shape)
         super().__init__(proposal.mean, proposal.stencil_parameters, proposal.cov_factor, validate=False)
         self.cholesky = proposal.cholesky  # what is packed for its solves is used again
         self.proposal, self.observations = proposal, observations
-        needed = 2 * len(observations) * self.dimensions * self.mean.element_size()
-        available = free_bytes(self.mean.device)
-        if available is not None and needed > available:
-            raise OutOfMemoryError(f"conditioning on {len(observations)} numbers", needed, available)
         self._std = observations.std.to(self.mean.device)
-        rows = (
-            observations.rows(self.event_shape[1:], self.mean)
-            / self._std.to(self.mean.dtype)[:, None, None, None, None]
-        )
-        self._whitened = self.cholesky.solve(rows[:, None], overwrite=True)  # V, (m, 1, 3, x, y, z)
-        self._on_factor = observations.apply(self.cov_factor[0]) / self._std  # (H̃R)ᵀ, (r, m), float64
-        spread = inner_products(self._whitened.flatten(2), self._whitened.flatten(2))[0]
-        spread = spread + self._on_factor.T @ self._on_factor
-        self._k = torch.linalg.cholesky(torch.eye(len(observations), device=spread.device, dtype=spread.dtype) + spread)
+        if known is not None and known._has_covariance_of(proposal) and observations.has_rows_of(known.observations):
+            self._solved: tuple[Tensor, Tensor, Tensor] = known._solved
+        else:
+            self._solved = self._solve_rows()
+        self._whitened, self._on_factor, self._k = self._solved
         values = observations.values.to(self.mean.device)
         self._surprise = (values - observations.apply(proposal.mean)[0]) / self._std  # ỹ − H̃μ, (m,)
         shift = self._lift(self._solve_k(self._surprise[None]))
         self.mean = proposal.rsample(noise=shift, overwrite=True)[0]
         self._residual = (values - observations.apply(self.mean)[0]) / self._std  # ỹ − H̃ mean, (m,)
+
+    def around(self, mean: Tensor, observations: Observations | None = None) -> ConditionedGaussian:
+        """The proposal around another mean, [1, 3, x, y, z], given the same observations or others."""
+        moved = StructuredGaussian(mean, self.stencil_parameters, self.cov_factor, validate=False)
+        moved.cholesky = self.cholesky
+        return ConditionedGaussian(moved, observations or self.observations, self)
 
     # Sampling
 
@@ -142,6 +143,24 @@ class ConditionedGaussian(StructuredGaussian):
         return self._surprise, self._k @ self._k.T
 
     # Parts
+
+    def _has_covariance_of(self, proposal: StructuredGaussian) -> bool:
+        return self.cholesky is proposal.cholesky and self.cov_factor is proposal.cov_factor
+
+    def _solve_rows(self) -> tuple[Tensor, Tensor, Tensor]:
+        """V, (m, 1, 3, x, y, z); (H̃R)ᵀ, (r, m), float64; and the Cholesky factor of K, (m, m)."""
+        seen = self.observations
+        needed = 2 * len(seen) * self.dimensions * self.mean.element_size()
+        available = free_bytes(self.mean.device)
+        if available is not None and needed > available:
+            raise OutOfMemoryError(f"conditioning on {len(seen)} numbers", needed, available)
+        rows = seen.rows(self.event_shape[1:], self.mean) / self._std.to(self.mean.dtype)[:, None, None, None, None]
+        whitened = self.cholesky.solve(rows[:, None], overwrite=True)
+        on_factor = seen.apply(self.cov_factor[0]) / self._std
+        spread = inner_products(whitened.flatten(2), whitened.flatten(2))[0]
+        spread = spread + on_factor.T @ on_factor
+        unit = torch.eye(len(seen), device=spread.device, dtype=spread.dtype)
+        return whitened, on_factor, torch.linalg.cholesky(unit + spread)
 
     def _seen(self, noise: Noise) -> Tensor:
         """H̃(R ε_R + L⁻ᵀε_L) = Vᵀε_L + H̃R ε_R, shape (N, m), float64."""

@@ -51,12 +51,7 @@ def find_detail(
     Args:
         control_points: of the mean field, in work voxels, shape [3, x, y, z].
         fixed: shape [1, 1, 2X, 2Y, 2Z] where the work grid has (X, Y, Z) voxels.
-        moving: the same shape.
-        steps: gradient steps.
-        target: the posterior at the work grid's resolution.
         factor: work voxels along the edge of a field voxel.
-        mask: optional weights of the fixed image's voxels, the same shape.
-        progress: called with the number of steps done.
         evidence: log-likelihood of what else is known, of control points [1, 3, X, Y, Z] on the work grid in work
             voxels, coarse part and detail together.
     """

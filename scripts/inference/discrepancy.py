@@ -40,42 +40,26 @@ class Discrepancy(NamedTuple):
     shift: Tensor  # b̂, control points in image voxels, [3, x, y, z]
 
 
-def condition(
-    proposal: StructuredGaussian, observations: Observations, lengths: Sequence[float] = ()
-) -> tuple[ConditionedGaussian, Discrepancy | None]:
-    """The proposal given observations, with a discrepancy where they call for one.
+class Conditioned(NamedTuple):
+    """The proposal given observations, with a discrepancy where they call for one."""
 
-    Args:
-        proposal: batch shape (1,).
-        observations: what is known.
-        lengths: candidates for ℓ in field voxels; none for no discrepancy.
+    gaussian: ConditionedGaussian  # its `proposal` has the shifted mean
+    plain: ConditionedGaussian  # without the discrepancy: the one that can be surprised
+    discrepancy: Discrepancy | None  # None if there is none
 
-    Returns:
-        The conditioned Gaussian, whose `proposal` has the shifted mean; and the discrepancy, None if there is none.
-    """
+
+def condition(proposal: StructuredGaussian, observations: Observations, lengths: Sequence[float] = ()) -> Conditioned:
+    """Condition on observations, V solved once; `lengths` are candidates for ℓ in field voxels, if any."""
     plain = ConditionedGaussian(proposal, observations)
     found = likeliest(plain, lengths) if lengths else None
     if found is None or found.amplitude == 0:
-        return plain, None
-    shifted = around(proposal, proposal.mean + found.shift.to(proposal.mean))
-    return ConditionedGaussian(shifted, observations), found
-
-
-def around(proposal: StructuredGaussian, mean: Tensor) -> StructuredGaussian:
-    """The proposal around another mean, [1, 3, x, y, z]; what is packed for its solves is used again."""
-    moved = StructuredGaussian(mean, proposal.stencil_parameters, proposal.cov_factor, validate=False)
-    moved.cholesky = proposal.cholesky
-    return moved
+        return Conditioned(plain, plain, None)
+    return Conditioned(plain.around(proposal.mean + found.shift.to(proposal.mean)), plain, found)
 
 
 @torch.no_grad()
 def likeliest(plain: ConditionedGaussian, lengths: Sequence[float]) -> Discrepancy:
-    """κ and ℓ of the highest evidence on a grid, and the shift that they make.
-
-    Args:
-        plain: the proposal conditioned without a discrepancy.
-        lengths: candidates for ℓ in field voxels.
-    """
+    """κ and ℓ (of `lengths`, in field voxels) of the highest evidence on a grid, and the shift that they make."""
     seen, (surprise, spread) = plain.observations, plain.surprise_and_spread()
     distance = torch.cdist(seen.places, seen.places).to(spread.device)
     directions = (seen.directions / seen.std[:, None]).to(spread.device)

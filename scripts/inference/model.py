@@ -119,11 +119,7 @@ class Model:
         return Weighting(temperature, scale)
 
     def with_target(self, **parts: Any) -> Model:
-        """The same network with another likelihood or prior; what was fitted or measured with the old one is forgotten.
-
-        Args:
-            parts: `likelihood`, `prior`; None leaves the model's own.
-        """
+        """The same network with another likelihood or prior; what was fitted with the old one is forgotten."""
         changed = {name: part for name, part in parts.items() if part is not None}
         if not changed:
             return self
@@ -135,11 +131,7 @@ class Model:
         return model
 
     def description(self) -> dict[str, Any]:
-        """All that the weights' meaning depends on, as plain data.
-
-        Raises:
-            DataError: for a part that cannot be stored.
-        """
+        """All that the weights' meaning depends on, as plain data. Raises DataError if a part cannot be stored."""
         if not isinstance(self.network, Described):
             raise DataError(f"{type(self.network).__name__} cannot be stored with what its output means")
         return {
@@ -153,14 +145,7 @@ class Model:
         }
 
     def check(self, given: Mapping[str, Any]) -> None:
-        """Refuse facts of a config or a command line that contradict the weights.
-
-        Args:
-            given: values by the names that configs/train.yaml has for them: rank, sigma, voxel_mm and so on.
-
-        Raises:
-            DataError: with both values.
-        """
+        """Refuse facts of a config or a command line that contradict the weights. Raises DataError with both values."""
         facts = self._facts()
         for name, value in given.items():
             if name not in facts:
@@ -181,15 +166,7 @@ class Model:
         return found
 
     def save(self, path: str | Path, **more: Any) -> None:
-        """Write weights and description, atomically.
-
-        Args:
-            path: of the file.
-            more: what else belongs into a checkpoint of a training.
-
-        Raises:
-            CheckpointError: if it cannot be written.
-        """
+        """Write weights and description, atomically. Raises CheckpointError if it cannot be written."""
         if more:
             content = {"model": dict(self.network.state_dict()), DESCRIPTION: self.description(), **more}
             save_atomically(content, path)

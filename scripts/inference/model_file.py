@@ -39,7 +39,6 @@ def load_model(
 
     Args:
         paths: of one file, or of several.
-        device: where to put it.
         expected: the model of a config, which must agree.
         amp: compute the networks' features in bfloat16.
 
@@ -73,9 +72,6 @@ def check_description(
     """Refuse a checkpoint that says something else than the model of a config; those of earlier versions say nothing.
 
     Args:
-        content: of the checkpoint.
-        model: of the config.
-        path: of the checkpoint.
         parts: of the description, which must agree.
 
     Raises:

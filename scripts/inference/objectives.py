@@ -81,8 +81,6 @@ class Objective(Described, nn.Module, abc.ABC):
         Args:
             raw: the network's output, shape [B, C, x, y, z].
             moving: shape [B, 1, X, Y, Z].
-            fixed: the same shape.
-            seed: of this step's noise.
             mask: optional weights of the fixed image's voxels, the same shape.
             labels: label maps of the moving and the fixed image, the same shape; used if the target has an overlap.
             processes: those that share the step's batch; each pair draws the noise of its place in the whole batch, so
@@ -186,11 +184,7 @@ class VariationalObjective(Objective):
 
 
 class ImportanceObjective(Objective):
-    """The importance weighted bound log (1/K) Σ α, with gradients through all K samples (decision 12).
-
-    Args:
-        num_samples: K.
-    """
+    """The importance weighted bound log (1/K) Σ α, with gradients through all K samples (decision 12)."""
 
     kind = "importance"
     temperature = 1.0  # of the pair's own spread; the bound has none

@@ -55,6 +55,10 @@ class Observations:
     def __len__(self) -> int:
         return len(self.values)
 
+    def has_rows_of(self, other: Observations) -> bool:
+        """Whether H and s are the same, so that only the values differ."""
+        return all(torch.equal(getattr(self, name), getattr(other, name)) for name in ("places", "directions", "std"))
+
     @staticmethod
     def join(parts: Sequence[Observations]) -> Observations:
         """All of them together."""

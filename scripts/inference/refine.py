@@ -58,11 +58,7 @@ def refine_mean(
 
     Args:
         start: K fields, [K, 3, x, y, z]; each climbs for itself.
-        target: the posterior.
-        pair: the images, prepared by it.
-        steps: gradient steps.
         learning_rate: step size, in work voxels.
-        progress: called after each step.
         evidence: log-likelihood of what else is known, of one field [1, 3, x, y, z]; counts as often as the
             likelihood's `evidence_weight` says.
 
@@ -104,9 +100,6 @@ def refine_all(
         raw: the network's output, [1, C, x, y, z].
         objective: of the training; its σ_α is not changed.
         pair: the images, prepared by its posterior.
-        steps: gradient steps.
-        seed: of the noise.
-        progress: called after each step.
 
     Returns:
         The parameters at the start or the end, whichever has the higher log-posterior of the mean.

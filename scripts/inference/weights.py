@@ -26,8 +26,6 @@ def normalize(
     """w = softmax(T · log α / σ_α + log-evidence) over the proposals (decision 10); sums to one for each batch element.
 
     Args:
-        log_weights: log α.
-        temperature: T.
         scale: σ_α, the spread of log α that counts as one unit.
         log_evidence: further evidence about each proposal, which is not tempered; None for none.
 

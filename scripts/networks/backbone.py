@@ -34,7 +34,6 @@ class UNetBackbone(Described, nn.Module):
 
     Args:
         channels: channels of each level, finest (full resolution) first; at least three levels.
-        in_channels: 2, moving and fixed.
     """
 
     kind = "unet"

@@ -18,11 +18,6 @@ class Conv3d(nn.Conv3d):
     output has channels innermost (`torch.channels_last_3d`), and what follows keeps that order. Only the images
     themselves, two channels, are faster as they are. Results agree to rounding; in a trial at 80x88x104 on one core the
     network's forward and backward took 0.6 times as long as with channels outermost.
-
-    Args:
-        in_channels: channels in.
-        out_channels: channels out.
-        stride: 1 keeps the resolution, 2 halves it.
     """
 
     def __init__(self, in_channels: int, out_channels: int, stride: int = 1) -> None:

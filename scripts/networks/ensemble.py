@@ -21,11 +21,7 @@ from scripts.networks.proposal import ProposalNetwork
 
 
 class EnsembleLayout(Layout):
-    """K fields side by side: raw output [B, 3 K, x, y, z].
-
-    Args:
-        count: K.
-    """
+    """K fields side by side: raw output [B, 3 K, x, y, z]."""
 
     kind = "ensemble"
 
@@ -47,14 +43,7 @@ class EnsembleLayout(Layout):
 
 
 class EnsembleNetwork(Described, nn.Module):
-    """Several networks as one, whose output is the mean field of each.
-
-    Args:
-        members: networks with the same stride.
-
-    Raises:
-        DataError: for none, or members that take images of other sizes.
-    """
+    """Several networks of one stride as one, whose output is the mean field of each; DataError for others."""
 
     kind = "ensemble_network"
 

@@ -10,11 +10,7 @@ from torch import Tensor
 
 
 class Fields:
-    """The uniform distribution over K fields of one pair; a :class:`~scripts.networks.layout.Proposal`.
-
-    Args:
-        fields: [K, 3, x, y, z].
-    """
+    """The uniform distribution over K fields [K, 3, x, y, z]; a :class:`~scripts.networks.layout.Proposal`."""
 
     def __init__(self, fields: Tensor) -> None:
         self.fields, self.limit = fields, len(fields)

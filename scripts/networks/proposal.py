@@ -25,7 +25,6 @@ class ProposalNetwork(Described, nn.Module):
     detail that R is to hold. All without biases.
 
     Args:
-        layout: what the output's channels mean; see `ProposalLayout`.
         backbone: a feature extractor such as `UNetBackbone` or `MonaiBackbone`; None for the paper's U-Net.
         amp: compute the backbone's features in bfloat16 (which needs no scaling of gradients). The heads, and so
             displacements and densities, stay in full precision.

@@ -14,9 +14,6 @@ class WeightScale(nn.Module):
     """σ_α: the running spread of log-weights that makes a temperature mean the same for all pairs (decision 10).
 
     Its buffer belongs into the checkpoint: inference divides by the last value.
-
-    Args:
-        decay: γ of the exponential average.
     """
 
     value: Tensor

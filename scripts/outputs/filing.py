@@ -39,7 +39,6 @@ class Filing:
     """One result on its way into files.
 
     Attributes:
-        posterior: of the pair.
         result: what it says; its diagnostics become `diagnostics.json` at the end.
         folder: to be filled.
         sources: paths of the registered files by role.
@@ -100,13 +99,8 @@ def file_result(
     """File a result in a folder that takes its name when all is there, `diagnostics.json` last.
 
     Args:
-        posterior: of the pair.
-        result: what it says.
         folder: the final name.
-        sources: paths of the registered files by role.
         fire: lets the handlers of an event write.
-        clock: gets the seconds of each part.
-        overwrite: replace an earlier result of other files.
 
     Raises:
         DataError: see :func:`~scripts.outputs.folder.result_folder`.

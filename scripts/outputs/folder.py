@@ -37,9 +37,7 @@ def result_folder(
     the result of another pair, which `overwrite` replaces, does not stay either.
 
     Args:
-        folder: the final name.
         sources: role to path of the files that the result is made of.
-        overwrite: replace any earlier result.
         keep: let files stay that are not of the result itself.
 
     Raises:

@@ -83,11 +83,7 @@ class PosteriorFile(ResultHandler):
 
 
 class Report(ResultHandler):
-    """`report.html`.
-
-    Args:
-        enabled: False for none.
-    """
+    """`report.html`, unless it is not enabled."""
 
     event = FilingEvents.REPORTING
 

@@ -15,14 +15,9 @@ EMPTY: Box = (slice(0, 0), slice(0, 0), slice(0, 0))
 
 
 def label_boxes(codes: Tensor, count: int) -> list[Box]:
-    """Find the bounding box of every structure at once.
+    """Bounding box of each of S structures; ``EMPTY`` for one that does not occur.
 
-    Args:
-        codes: codes from :func:`~scripts.posterior.label_maps.encode_labels`, shape [X, Y, Z].
-        count: S, the number of structures.
-
-    Returns:
-        S boxes; ``EMPTY`` for a structure that does not occur.
+    `codes` [X, Y, Z] are those of :func:`~scripts.posterior.label_maps.encode_labels`, `count` is S.
     """
     voxels = codes.nonzero()  # [N, 3]
     owner = codes[tuple(voxels.T)].long()[:, None].expand(-1, 3)  # [N, 3]

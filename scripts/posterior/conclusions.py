@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scripts.core.progress import progress_of
+from scripts.core.progress import Progress
 from scripts.inference.chunks import chunk_that_fits
 from scripts.posterior.conditioning import remarks
 from scripts.posterior.field_summary import FieldAccumulator, FieldSummary
@@ -40,9 +40,7 @@ def conclude(
         item: the prepared pair, see :mod:`~scripts.data.pair_input`.
         pair: the same as the sampler took it.
         posterior: what it made of it.
-        settings: how many modes, progress bars and so on.
         label_names: of the moving label map's values.
-        clock: gets the seconds of each part.
     """
     clock, space, fixed = clock or Clock(), posterior.space, pair.fixed
     chunk = settings.chunk or chunk_that_fits(fixed[0, 0].numel(), fixed.device)
@@ -81,7 +79,7 @@ def _summarize(
     accumulator = FieldAccumulator(posterior.space)
     samples: dict[int, tuple[int, Tensor]] = {}
     total = int(posterior.draws.resampled.unique().numel())
-    with progress_of("summary", total, settings.progress) as advance:
+    with Progress("summary", total, settings.progress) as advance:
         for index, count, points in posterior.samples(chunk):
             samples[index] = (count, points)
             accumulator.add(points, count)

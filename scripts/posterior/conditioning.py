@@ -15,13 +15,13 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from scripts.core.errors import DataError
-from scripts.core.progress import progress_of
+from scripts.core.progress import Progress
 from scripts.evidence.knowledge import Knowledge
 from scripts.evidence.known import Known
 from scripts.evidence.outline import Outline
 from scripts.gaussian import StructuredGaussian
 from scripts.inference.conditioned import ConditionedGaussian
-from scripts.inference.discrepancy import LENGTHS_MM, around, condition
+from scripts.inference.discrepancy import LENGTHS_MM
 from scripts.inference.model import Weighting
 from scripts.inference.refine import refine_mean
 from scripts.posterior.pair_images import PairImages
@@ -50,9 +50,6 @@ def condition_again(
     Args:
         posterior: of the images alone.
         pair: the images, see :func:`~scripts.data.pair_again.prepare_again`.
-        knowledge: what is known.
-        settings: numbers of proposals and samples, seed, steps of refinement and detail.
-        clock: gets the seconds of each part.
 
     Raises:
         DataError: see :func:`check_conditionable`; for evidence that is not usable.
@@ -64,11 +61,7 @@ def condition_again(
 
 
 def check_conditionable(posterior: Posterior | Found) -> None:
-    """Refuse what cannot be conditioned; to be called before any files are read again, too.
-
-    Raises:
-        DataError: with the reason.
-    """
+    """Refuse what cannot be conditioned by a DataError; to be called before any files are read again, too."""
     if isinstance(posterior, Posterior) and posterior.of_earlier_version:
         raise DataError("posterior: made by an earlier version, without what its weights need; register the pair again")
     if posterior.observations is not None:
@@ -98,11 +91,6 @@ def given(
 
     Args:
         found: the proposal from the images.
-        pair: the images.
-        knowledge: what is known.
-        settings: numbers of proposals and samples, seed, steps of refinement and detail.
-        weighting: T and σ_α.
-        clock: gets the seconds of each part.
         before: control points of the mean field without the evidence, [3, x, y, z]; None for the proposal's.
 
     Raises:
@@ -115,18 +103,15 @@ def given(
     with clock("conditioning"):
         lengths = [length / step for length in LENGTHS_MM] if knowledge.discrepancy else []
         known = knowledge.about(space, pair.moving_label)
-        observations = known.given_to(proposal, lengths)
-        plain = ConditionedGaussian(proposal, observations)  # the one that can be surprised
-        gaussian, discrepancy = condition(proposal, observations, lengths)
+        gaussian, plain, discrepancy = known.given_to(proposal, lengths)
         mean = gaussian.proposal.mean
     if settings.refine_steps:
         known, mean = _climb(pair, known, gaussian.mean, found.target, settings, clock)
         with clock("conditioning"):
-            observations = known.around(mean)
-            gaussian = ConditionedGaussian(around(proposal, mean), observations)
+            gaussian = plain.around(mean, known.around(mean))
     steps = {"refine_steps": settings.refine_steps, "detail_steps": settings.detail_steps}
     raw = found.layout.with_means(found.raw, mean)
-    now = Found(raw, found.layout, found.target, known.space, gaussian, observations, steps)
+    now = Found(raw, found.layout, found.target, known.space, gaussian, gaussian.observations, steps)
     evidence = None if known.outline is None else known.outline.log_correction
     posterior = draw(now, pair, settings, weighting, evidence, clock)
     earlier = Field(found.target.transform.control_points(proposal.mean)[0] if before is None else before, space)
@@ -148,18 +133,13 @@ def _climb(
     together; then, where the files are fine enough, the detail.
 
     Args:
-        pair: the images.
-        known: the evidence.
         start: the mean of the conditioned proposal, [1, 3, x, y, z].
-        target: the posterior of the images.
-        settings: `refine_steps` and `detail_steps`.
-        clock: gets the seconds.
 
     Returns:
         The evidence in the space of the new detail, and the new mean, [1, 3, x, y, z].
     """
     space = replace(known.space, detail=None)
-    with clock("refinement"), progress_of("refining", settings.refine_steps, settings.progress) as advance:
+    with clock("refinement"), Progress("refining", settings.refine_steps, settings.progress) as advance:
         mean = refine_mean(
             start, target, prepared(target, pair), settings.refine_steps, progress=advance,
             evidence=known.in_space(space).log_likelihood,

@@ -11,15 +11,7 @@ from scripts.posterior.label_maps import encode_labels
 
 
 def label_counts(codes: Tensor, count: int) -> Tensor:
-    """Count the voxels of every structure.
-
-    Args:
-        codes: codes from :func:`~scripts.posterior.label_maps.encode_labels`, any shape.
-        count: S, the number of structures.
-
-    Returns:
-        Voxel counts, int64, shape [S].
-    """
+    """Voxels of each of S structures, int64, [S]; `codes` as of :func:`~scripts.posterior.label_maps.encode_labels`."""
     return torch.bincount(codes.flatten(), minlength=count + 1)[1:]
 
 

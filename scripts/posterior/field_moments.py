@@ -30,7 +30,6 @@ class FieldMoments:
 
         Args:
             field: any shape, the same for all.
-            weight: how often this field was drawn.
 
         Raises:
             ValueError: when the shape differs from the earlier ones, or the weight is not positive.

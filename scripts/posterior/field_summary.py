@@ -27,11 +27,7 @@ class FieldSummary(NamedTuple):
 
 
 class FieldAccumulator:
-    """Takes sampled fields one at a time; a handful of volumes in memory, whatever their number.
-
-    Args:
-        space: the grids.
-    """
+    """Takes sampled fields one at a time; a handful of volumes in memory, whatever their number."""
 
     def __init__(self, space: PairSpace) -> None:
         self.space = space

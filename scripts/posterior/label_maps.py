@@ -19,14 +19,7 @@ The table from ids to codes has one entry an id, so that it takes at most 16 MB,
 
 
 def check_labels(labels: Sequence[int]) -> tuple[int, ...]:
-    """Return the ids of the structures to evaluate, or say what is wrong with them.
-
-    Args:
-        labels: distinct label ids, each in 0 … ``MAX_LABEL``.
-
-    Raises:
-        ValueError: when the list is empty, an id is repeated, not a whole number, or out of range.
-    """
+    """The ids of the structures to evaluate; ValueError for none, repeated ones, no whole numbers, or out of range."""
     ids = tuple(int(label) for label in labels)
     if not ids:
         raise ValueError("expected at least one label id, got an empty list")
@@ -43,9 +36,6 @@ def check_labels(labels: Sequence[int]) -> tuple[int, ...]:
 
 def as_integers(label_map: Tensor) -> Tensor:
     """Return a label map in an integer dtype; whole numbers stored as floating point are cast exactly.
-
-    Args:
-        label_map: label values of any shape and dtype. NIfTI files often store them as float32 or float64.
 
     Raises:
         ValueError: when a value is not a whole number (as after linear interpolation), not finite, or beyond 32 bits.

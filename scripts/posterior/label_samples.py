@@ -145,7 +145,6 @@ class LabelSamples:
         """Posterior probability of one structure.
 
         Args:
-            label: its label id.
             box: optional part of the volume, for example a ribbon's box.
 
         Returns:
@@ -202,14 +201,7 @@ class LabelSamples:
         return torch.stack(self._counts).double() * self.voxel_volume
 
     def volume_interval(self, level: float = 0.95) -> VolumeInterval:
-        """Posterior mean and central credible interval of every structure's volume.
-
-        Args:
-            level: probability that the interval holds, between 0 and 1.
-
-        Raises:
-            ValueError: when the level is not between 0 and 1, or nothing has weight yet.
-        """
+        """Posterior mean and central credible interval of every structure's volume, at a level in 0 … 1."""
         if not 0 < level < 1:
             raise ValueError(f"expected a credible level between 0 and 1, got {level}")
         volumes, weights = self.volumes, self.weights

@@ -27,11 +27,7 @@ MOST_STRUCTURES = 2000
 
 
 def label_values(label_map: Tensor) -> list[int]:
-    """The labels in a map, without 0, in order.
-
-    Raises:
-        DataError: when there is none, or far too many.
-    """
+    """The labels in a map, without 0, in order. Raises DataError when there is none, or far too many."""
     values = [int(value) for value in label_map.unique() if value != 0]
     if not values:
         raise DataError("moving_label: the map is empty, all values are 0")
@@ -56,8 +52,6 @@ class LabelAccumulator:
 
     Args:
         moving_label: on the moving file's grid, [X', Y', Z'], integers.
-        space: the grids.
-        names: of the labels.
         fixed_label: the fixed image's own map, to compare with.
         source: the map's grid; None for the moving file's.
     """

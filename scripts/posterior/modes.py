@@ -74,7 +74,6 @@ def find_modes(
         weights: of the samples, shape (K,), not negative; None for equal ones.
         num_modes: how many groups to look for. There are fewer if there are fewer different samples.
         num_components: principal components to cluster in. Few dilute a group in noise less; more find weaker groups.
-        seed: of the clustering and of the test.
         simulations: most rotated copies to compare with; the smallest p-value is 1 / (simulations + 1).
 
     Returns:
@@ -122,7 +121,6 @@ def are_distinct(
     """Whether the groups are real rather than one cloud cut into pieces.
 
     Args:
-        modes: from :func:`find_modes`.
         level: how often one Gaussian may be called several modes.
         valley_level: how often one Gaussian may have as deep a valley.
         smallest: weight that each mode must have; a stray sample is no mode.

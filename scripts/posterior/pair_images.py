@@ -47,7 +47,6 @@ class PairImages:
         Args:
             item: the prepared pair; `fixed_name`, `moving_name` and `files` may be missing.
             factor: work voxels along the edge of a field voxel.
-            device: where to compute.
 
         Raises:
             DataError: for a fixed image whose axes are not perpendicular.

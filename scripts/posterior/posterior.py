@@ -81,13 +81,7 @@ class Posterior:
         return self.target.transform.control_points(self.proposal.mean)[0]
 
     def labels(self, moving_label: Tensor, values: list[int], chunk: int = CHUNK) -> LabelSamples:
-        """What the samples say about structures on the fixed file's grid: probabilities, entropy, volumes.
-
-        Args:
-            moving_label: label values on the moving file's grid, [X', Y', Z'].
-            values: the structures.
-            chunk: samples in memory at a time.
-        """
+        """What samples say about structures on the fixed file's grid; `moving_label` is [X', Y', Z']."""
         out = LabelSamples(values, voxel_volume=self.space.fixed.voxel_volume)
         for _, count, points in self.samples(chunk):
             displacement = self.space.displacement(points[None])[0].cpu()

@@ -32,11 +32,7 @@ GRIDS = ("fixed", "moving", "work")
 
 
 def save(posterior: Posterior, path: str | Path) -> None:
-    """Write the file, atomically.
-
-    Raises:
-        CheckpointError: if it cannot be written.
-    """
+    """Write the file, atomically. Raises CheckpointError if it cannot be written."""
     draws, space, split = posterior.draws, posterior.space, posterior.layout.mean_channels
     weighted = draws.proposals
     content: dict[str, Any] = {
@@ -74,12 +70,7 @@ def save(posterior: Posterior, path: str | Path) -> None:
 
 
 def load(path: str | Path, device: torch.device | str = "cpu") -> Posterior:
-    """Read the file; nothing in it is run.
-
-    Raises:
-        DataError: when it is no such file, or one of a later version.
-        CheckpointError: when it cannot be read.
-    """
+    """Read the file, running nothing in it. Raises DataError for one of another kind or a later version."""
     content = read(path)
     if content.get("format") != FORMAT:
         raise DataError(f"posterior {path}: not a posterior.pt of `run inference`")

@@ -26,9 +26,7 @@ class Sampler:
     """A model, and how it is used on each pair.
 
     Args:
-        model: the model.
         settings: of :class:`~scripts.posterior.settings.Settings`, or its values by name.
-        device: where to compute; None for where the model is.
         likelihood: in place of the one that the model was trained with; None for that.
         prior: likewise.
 
@@ -74,14 +72,7 @@ class Sampler:
         raw: Tensor | None = None,
         clock: Clock | None = None,
     ) -> Posterior:
-        """The posterior of a pair.
-
-        Args:
-            pair: the images.
-            evidence: what an expert knows; None for nothing.
-            raw: the network's output for this pair, if it is known already, [1, C, x, y, z].
-            clock: gets the seconds of each part.
-        """
+        """The posterior of a pair; `raw` is the network's output for it, [1, C, x, y, z], if that is known already."""
         found, weighting = self.find(pair, raw=raw, clock=clock), self.model.weighting(self.settings.temperature)
         if evidence is None:
             return draw(found, pair, self.settings, weighting, clock=clock)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from scripts.core.progress import progress_of
+from scripts.core.progress import Progress
 from scripts.inference.chunks import chunk_that_fits
 from scripts.inference.detail import find_detail
 from scripts.inference.model import Model, Weighting
@@ -41,15 +41,7 @@ class Found:
 def find(
     model: Model, pair: PairImages, settings: Settings, raw: Tensor | None = None, clock: Clock | None = None
 ) -> Found:
-    """The proposal of a pair: network, refinement, detail.
-
-    Args:
-        model: the model.
-        pair: the images.
-        settings: how.
-        raw: the network's output for this pair, if it is known already, [1, C, x, y, z].
-        clock: gets the seconds of each part.
-    """
+    """The proposal of a pair: network (or its output `raw`, [1, C, x, y, z]), refinement, detail."""
     clock = clock or Clock()
     target, layout = model.target, model.layout
     if raw is None:
@@ -57,7 +49,7 @@ def find(
             raw = model.network(torch.cat([pair.moving, pair.fixed], dim=1))
     gains: dict[str, float] = {}
     if settings.refine_steps:
-        with clock("refinement"), progress_of("refining", settings.refine_steps, settings.progress) as advance:
+        with clock("refinement"), Progress("refining", settings.refine_steps, settings.progress) as advance:
             raw, gains["refine_steps"] = _refined(model, pair, settings, raw, advance)
     raw = layout.rounded(raw)
     space = replace(pair.space, factor=int(target.transform.factor))
@@ -91,19 +83,10 @@ def draw(
     evidence: Evidence | None = None,
     clock: Clock | None = None,
 ) -> Posterior:
-    """Draw, weigh and resample: the posterior of a proposal.
-
-    Args:
-        found: the proposal.
-        pair: the images.
-        settings: how many, and the seed.
-        weighting: T and σ_α.
-        evidence: log-likelihood of what neither the images nor the proposal know; None for nothing.
-        clock: gets the seconds.
-    """
+    """Draw, weigh and resample: the posterior; `evidence` is what neither images nor proposal know."""
     clock = clock or Clock()
     chunk = settings.chunk or chunk_that_fits(pair.fixed[0, 0].numel(), pair.fixed.device)
-    with clock("proposals"), progress_of("proposals", settings.num_proposals, settings.progress) as advance:
+    with clock("proposals"), Progress("proposals", settings.num_proposals, settings.progress) as advance:
         draws = sample_posterior(
             found.proposal, found.target, prepared(found.target, pair), num_proposals=settings.num_proposals,
             num_samples=settings.num_samples, temperature=weighting.temperature, scale=weighting.scale,
@@ -134,14 +117,10 @@ def with_detail(
     """The space with the detail that the pair's fine images add, and what that gained in the log-posterior.
 
     Args:
-        space: of the pair, without detail.
-        target: the posterior at the model's resolution.
-        pair: the images.
         points: control points of the mean field, [3, x, y, z].
-        settings: `detail_steps`.
         evidence: see :func:`~scripts.inference.detail.find_detail`.
     """
-    with progress_of("detail", settings.detail_steps, settings.progress) as advance:
+    with Progress("detail", settings.detail_steps, settings.progress) as advance:
         detail = find_detail(
             points, pair.fine["fixed"], pair.fine["moving"], settings.detail_steps, target=target,
             factor=space.factor, mask=pair.fine.get("fixed_mask"), progress=advance, evidence=evidence,

@@ -12,11 +12,7 @@ _SIDES = (("left", "right"), ("posterior", "anterior"), ("inferior", "superior")
 
 
 def direction(offset: Sequence[float]) -> str:
-    """A place in the brain in words, such as 'left anterior superior'.
-
-    Args:
-        offset: from the brain's middle along RAS, in halves of the brain's size: -1 and 1 are its ends.
-    """
+    """A place in words, such as 'left anterior superior', from its RAS offset in halves of the brain's size."""
     words = [names[int(value > 0)] for names, value in zip(_SIDES, offset, strict=True) if abs(value) > 1 / 3]
     return " ".join(words) or "central"
 

@@ -26,13 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 def write_report(result: RegistrationResult, path: Path, findings: Findings | None = None) -> None:
-    """Write the report of a registration.
-
-    Args:
-        result: what the registration found; labels, modes and each of the diagnostics may be missing.
-        path: of the HTML file, which appears whole or not at all.
-        findings: the result's, if they are known already.
-    """
+    """Write the report of a registration."""
     page = render_report(result, findings)
     with writing(path) as part:
         part.write_text(page, encoding="utf-8")

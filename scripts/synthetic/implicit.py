@@ -93,8 +93,6 @@ def random_lattice(generator: torch.Generator, channels: int, wavelength: float,
     """Draw Gaussian random fields of unit variance with a chosen grain.
 
     Args:
-        generator: source of the random numbers.
-        channels: how many independent ones, C.
         wavelength: in mm. Waves shorter than this are suppressed; with a bandwidth, those near it are kept.
         bandwidth: 0 gives a smooth (low-pass) field; else the relative width of the band around ``wavelength``, which
             gives stripes and labyrinths of that period.

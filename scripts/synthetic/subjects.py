@@ -65,11 +65,7 @@ def synthesize_subject(seed: int, shape: Sequence[int] = (80, 96, 112), spacing:
 
 
 def cohort_seeds(num_subjects: int, seed: int = 0) -> list[int]:
-    """Seeds of so many people; cohorts of different seeds have no person in common.
-
-    Raises:
-        ValueError: when ``num_subjects`` is not positive or ``seed`` is negative.
-    """
+    """Seeds of so many people, at least one; cohorts of different seeds have no person in common."""
     if num_subjects < 1:
         raise ValueError(f"num_subjects must be positive, got {num_subjects} instead")
     if seed < 0:

@@ -1,6 +1,7 @@
 """The whole evaluation on synthetic brains: interrupted and resumed, one network and an ensemble, from a config."""
 
 import json
+import logging
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -102,7 +103,7 @@ def test_end_to_end(tmp_path, capsys):
     assert len((tmp_path / STRUCTURES_FILE).read_text().splitlines()) == 1 + 6 * len(SCORED)
 
 
-def test_interrupted_and_resumed(dataset, tmp_path, capsys):
+def test_interrupted_and_resumed(dataset, tmp_path, caplog):
     four = part(dataset, dataset.pairs[:4])
     straight = evaluation(four, tmp_path / "straight").run()
 
@@ -120,8 +121,9 @@ def test_interrupted_and_resumed(dataset, tmp_path, capsys):
     assert len(resumed.store) == 2
     computed = []
     resumed.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: computed.append(engine.state.output))
-    summary = resumed.run()
-    assert "4/4 [" in capsys.readouterr().err
+    with caplog.at_level(logging.INFO, "scripts.core.progress"):
+        summary = resumed.run()
+    assert caplog.messages[-1] == "evaluation: 4 of 4"
     assert [output is None for output in computed] == [True, True, False, False]
     folders = tmp_path / "straight", tmp_path / "resumed"
     assert (folders[0] / STRUCTURES_FILE).read_text() == (folders[1] / STRUCTURES_FILE).read_text()

@@ -19,6 +19,7 @@ from scripts.evaluation.evaluator import Evaluation
 from scripts.evaluation.fit_temperature import Calibration
 from scripts.evaluation.ignite_metrics import AUSE, ECE, LabelEntropy
 from scripts.evaluation.pair_report import LabeledPair, pair_seed
+from scripts.evaluation.perturb import perturbation
 from scripts.evaluation.results import ResultsError
 from scripts.posterior.pair_images import PairImages
 from scripts.posterior.posterior import Posterior
@@ -176,27 +177,40 @@ def test_items_are_files_as_inference_prepares_them(folder):
     assert pair.fixed_label.shape != pair.moving_label.shape
 
 
+def test_a_disturbed_pair_is_disturbed_before_it_is_aligned(folder):
+    (plain,), (moved,) = pairs_of(folder), pairs_of(folder, disturb=perturbation("shift"))
+    assert torch.equal(moved["fixed"], plain["fixed"])
+    assert (moved["moving_label"] != plain["moving_label"]).float().mean() > 0.01  # 6 mm on the moving file's own grid
+    apart = np.linalg.norm(moved["alignment"].matrix[:3, 3] - plain["alignment"].matrix[:3, 3])
+    assert 3 < apart < 9
+    assert float((moved["moving"] - plain["moving"]).abs().mean()) < 0.05
+
+
 def test_synthetic_scans_are_no_files():
     synthetic = load_datalist(None, "all", synthetic={"num_subjects": 2, "shape": [24, 24, 32], "spacing": 7.0})
     with pytest.raises(DataError, match="expected files, see --dataset_dir; got synthetic scans"):
         FilePairDataset(synthetic, pair_input_transforms())
 
 
-def test_the_shipped_config(folder, tmp_path):
+@pytest.mark.parametrize("perturb", [None, "noise"])
+def test_the_shipped_config(folder, tmp_path, perturb):
     parser = ConfigParser()
     parser.read_config([str(CONFIGS / name) for name in ("train.yaml", "evaluate.yaml", "presets/files.yaml")])
     small = {
         "device": "cpu", "dataset_dir": str(folder), "split": "all", "num_pairs": 1, "voxel_mm": WORK, "rank": 2,
         "channels": [4, 4, 4, 4], "evaluated_proposals": 3, "evaluated_samples": 2, "refine_steps": 1,
         "detail_steps": 1, "ckpt_path": str(tmp_path / "model.pt"), "output_dir": str(tmp_path),
+        "perturb": perturb,
     }  # fmt: skip
     for name, value in small.items():
         parser[name] = value
     parser.get_parsed_content("configured").save(tmp_path / "model.pt")
     summary = parser.get_parsed_content("evaluator").run()
     assert summary["num_pairs"] == 1
-    now = noted(tmp_path / "evaluation_all_files")
-    assert (now["detail_steps"], now["transform.5.Alignd.method"], now["voxel_mm"]) == (1, "auto", WORK)
+    now = noted(tmp_path / ("evaluation_all_files" if perturb is None else f"evaluation_all_files_{perturb}"))
+    step = "transform.5." if perturb is None else "transform.5.1."
+    assert (now["detail_steps"], now[f"{step}Alignd.method"], now["voxel_mm"]) == (1, "auto", WORK)
+    assert now.get("transform.5.0.Perturbation.name") == perturb
 
 
 def test_the_shipped_steps_are_those_of_inference():

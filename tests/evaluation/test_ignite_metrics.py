@@ -9,9 +9,9 @@ from monai.handlers import IgniteMetricHandler
 from scipy import ndimage
 
 from scripts.evaluation.calibration import (
-    area_under_sparsification_error,
     binary_entropy,
-    expected_calibration_error,
+    reliability_curve,
+    sparsification_curves,
     voxel_error,
 )
 from scripts.evaluation.ignite_metrics import AUSE, ECE, FoldPercentage, LabelEntropy, OracleDice
@@ -43,7 +43,7 @@ def naive_scores(samples, truth):
         ribbon = torch.from_numpy(ndimage.binary_dilation(boundary, iterations=3))
         p, y = (samples == label).double().mean(0)[ribbon], torch.from_numpy(structure)[ribbon]
         h = binary_entropy(p)
-        rows.append([expected_calibration_error(p, y), area_under_sparsification_error(h, voxel_error(p, y)), h.mean()])
+        rows.append([reliability_curve(p, y).error, sparsification_curves(h, voxel_error(p, y)).area, h.mean()])
     return torch.tensor(rows, dtype=torch.float64).T  # [3, S]
 
 

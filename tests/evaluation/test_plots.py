@@ -6,8 +6,8 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from scripts.evaluation.plots import draw_figures, merged_scores, write_figures
-from scripts.evaluation.results import ResultStore
+from scripts.evaluation.plots import draw_figures, merged_scores
+from scripts.evaluation.results import ResultStore, read_results
 from tests.evaluation.brains import made_up
 
 NAMES = {
@@ -48,9 +48,9 @@ def test_all_figures(tmp_path, models):
 
 def test_from_folders_with_a_single_pair(tmp_path):
     ResultStore(tmp_path / "a").add(results(1)[0])
-    assert all(path.is_file() for path in write_figures({"a": tmp_path / "a"}, tmp_path))
+    assert all(path.is_file() for path in draw_figures({"a": read_results(tmp_path / "a")}, tmp_path))
 
 
 def test_nothing_to_draw(tmp_path):
     with pytest.raises(ValueError, match="got none of b"):
-        write_figures({"b": tmp_path}, tmp_path)
+        draw_figures({"b": read_results(tmp_path)}, tmp_path)

@@ -10,7 +10,6 @@ from scripts.core.errors import DataError
 from scripts.core.grid import Grid
 from scripts.evidence.outline import Outline, _DistanceMap, outline_points, thin
 from scripts.gaussian import Stencil, StructuredGaussian
-from scripts.inference.conditioned import ConditionedGaussian
 from scripts.inference.observations import Observations
 from scripts.registration.space import PairSpace
 
@@ -77,8 +76,7 @@ def test_a_shifted_ball_is_found(aligned):
     center = alignment[:3, :3] @ shift + alignment[:3, 3]  # where φ takes the fixed ball's center
     outline = Outline(ball(), ball(center), [5], space(alignment), std=0.5)
     gaussian = proposal()
-    seen = outline.condition(gaussian)
-    conditioned = ConditionedGaussian(gaussian, seen)
+    conditioned = outline.condition(gaussian).gaussian
     middle = conditioned.mean[0, :, 8, 8, 8].numpy() * 2
     np.testing.assert_allclose(middle, shift, atol=0.7)
     samples = conditioned.sample(16, seed=0)[:, 0]
@@ -90,7 +88,7 @@ def test_the_correction_is_the_evidence_less_its_linear_form():
     outline = Outline(ball(), ball((3.0, 0, 0)), [5], space(), std=1.0)
     with pytest.raises(ValueError, match="conditioned first"):
         outline.log_correction(torch.zeros(1, 3, 16, 16, 16))
-    seen = outline.condition(proposal())
+    seen = outline.condition(proposal()).plain.observations
     z = torch.randn(3, 3, 16, 16, 16, generator=torch.Generator().manual_seed(0))
     variance = 1.0 + 2 * 4 / 12
     assert outline.std**2 == pytest.approx(variance)
@@ -103,8 +101,7 @@ def test_landmarks_and_outline_go_together():
     outline = Outline(ball(), ball((4.0, 0, 0)), [5], space())
     at = torch.tensor([[8.0, 8, 8]]).double().repeat(3, 1)
     marks = Observations(at, torch.eye(3).double(), torch.tensor([2.0, 0, 0]).double(), torch.full((3,), 0.1).double())
-    seen = Observations.join([marks, outline.condition(proposal(), [marks])])
-    mean = ConditionedGaussian(proposal(), seen).mean
+    mean = outline.condition(proposal(), [marks]).gaussian.mean
     assert float(marks.apply(mean)[0, 0]) == pytest.approx(2.0, abs=0.1)
 
 

@@ -10,6 +10,7 @@ import torch
 from monai.data import MetaTensor
 
 from experiments.baselines.__main__ import main, option
+from experiments.baselines.displacement import read_displacement
 from experiments.baselines.methods import NAMES, Registered, Unregistered, _voxels, make
 from experiments.baselines.run import pairs_of, run, score
 from experiments.baselines.samples import append_volumes, read_volumes, volumes_of
@@ -19,7 +20,7 @@ from scripts.data.transforms import load_transforms
 from scripts.evaluation.pair_report import LabeledPair
 from scripts.evaluation.pair_result import RIBBON_SCORES
 from scripts.evaluation.results import ResultsError, ResultStore
-from scripts.files.itk import read_displacement, write_displacement
+from scripts.files.itk import write_displacement
 from scripts.inference.model_file import load_model
 from scripts.registration.warp import warp_labels
 from scripts.synthetic.subjects import synthesize_subject

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import SimpleITK as sitk  # noqa: N813
 
+from experiments.baselines.displacement import read_displacement
 from scripts.core.errors import DataError
 from scripts.core.grid import LPS, Grid
 from scripts.files.inverse import invert
 from scripts.files.itk import (
-    read_displacement,
     total_displacement,
     write_composite,
     write_displacement,

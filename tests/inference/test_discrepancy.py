@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch.distributions import MultivariateNormal
 
 from scripts.gaussian import StructuredGaussian
+from scripts.gaussian.cholesky import StencilCholesky
 from scripts.inference.conditioned import ConditionedGaussian
 from scripts.inference.discrepancy import condition, likeliest
 from scripts.inference.observations import Observations
@@ -36,17 +39,16 @@ def off(shift: float) -> Observations:
 
 
 def test_no_discrepancy_where_the_proposal_has_room():
-    given, found = condition(gaussian(), off(0.1), [2.0, 3.0])
+    given, _, found = condition(gaussian(), off(0.1), [2.0, 3.0])
     assert found is None
     plain = ConditionedGaussian(gaussian(), off(0.1))
     torch.testing.assert_close(given.mean, plain.mean)
-    assert condition(gaussian(), off(30.0))[1] is None  # not asked for
+    assert condition(gaussian(), off(30.0)).discrepancy is None  # not asked for
 
 
 def test_a_large_error_is_taken_up_near_the_marks_and_not_far_away():
     seen = off(10.0)
-    given, found = condition(gaussian(), seen, [2.0, 3.0])
-    plain = ConditionedGaussian(gaussian(), seen)
+    given, plain, found = condition(gaussian(), seen, [2.0, 3.0])
     assert found is not None
     errors = [float((seen.values - seen.apply(part.mean)[0]).abs().max()) for part in (plain, given)]
     assert errors[0] > 3
@@ -54,6 +56,32 @@ def test_a_large_error_is_taken_up_near_the_marks_and_not_far_away():
     far = (found.shift[0, -1].abs().max() / found.shift[0].abs().max()).item()
     assert far < 0.14  # at least 6 field voxels from every mark, and e⁻² = 0.135
     torch.testing.assert_close(given.proposal.mean[0], gaussian().mean[0] + found.shift)
+
+
+def test_rows_are_solved_once_and_nothing_else_changes(monkeypatch):
+    solved = []
+    solve = StencilCholesky.solve
+
+    def counted(self, x, *args, **options):
+        if not options.get("transpose"):
+            solved.append(len(x))
+        return solve(self, x, *args, **options)
+
+    monkeypatch.setattr(StencilCholesky, "solve", counted)
+    proposal, seen = gaussian(), off(10.0)
+    given, plain, found = condition(proposal, seen, [2.0, 3.0])
+    moved = given.around(proposal.mean + 1, off(4.0))  # the same places seen again, with other values
+    assert found is not None
+    assert solved == [9]
+    elsewhere = replace(seen, places=seen.places + 1)
+    given.around(proposal.mean, elsewhere)
+    assert solved == [9, 9]
+    for part in (given, plain, moved):
+        shifted = StructuredGaussian(part.proposal.mean, proposal.stencil_parameters, proposal.cov_factor)
+        alone = ConditionedGaussian(shifted, part.observations)
+        assert torch.equal(part.mean, alone.mean)
+        assert part.log_evidence() == alone.log_evidence()
+        assert torch.equal(part.sample(3, seed=1), alone.sample(3, seed=1))
 
 
 def test_amplitude_and_length_have_the_highest_evidence():

@@ -31,10 +31,7 @@ class Checkpoints:
     fitted to weights is not taken over by those that are trained on from them.
 
     Args:
-        directory: where checkpoints go.
         model: the model, its network not in the wrapper of several processes.
-        parts: what else has a state, by name: optimizer, scheduler.
-        every: epochs between checkpoints; the last epoch is always saved.
         resume: continue from `directory/last.pt` if it is there.
         start_from: weights to start from where there is nothing to resume; what fits is taken, the rest stays fresh.
         sampler: an `EpochSampler` to be set to the epoch that comes next.
@@ -126,9 +123,7 @@ class BestModel:
     """Writes the model alone to `model.pt` whenever validation is better than ever.
 
     Args:
-        directory: where it goes.
         model: the model, its network not in the wrapper of several processes.
-        evaluator: whose validations are compared.
         metric: name of the figure in the evaluator's `state.metrics`; larger is better.
     """
 

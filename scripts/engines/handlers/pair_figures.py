@@ -92,22 +92,14 @@ class PairFigures(ABC):
 
 
 def volume(pair: Mapping[str, Any], name: str, keys: Mapping[str, str]) -> Tensor:
-    """A volume of a pair as a plain tensor.
-
-    Raises:
-        ValueError: when the engine had none.
-    """
+    """A volume of a pair as a plain tensor. Raises ValueError when the engine had none."""
     if not isinstance(pair.get(name), Tensor):
         raise ValueError(f"expected {keys[name]!r} in the engine's output or batch: set the handler's `{name}`")
     return pair[name].as_subclass(Tensor)
 
 
 def field_samples(pair: Mapping[str, Any], keys: Mapping[str, str]) -> Tensor:
-    """The fields of a pair, float32 or float64, [K, 3, X, Y, Z]; K = 1 for a single one.
-
-    Raises:
-        ValueError: when there is none, or it has another shape.
-    """
+    """The fields of a pair, float32 or float64, [K, 3, X, Y, Z] (K = 1 for one); ValueError for other shapes."""
     ddf = volume(pair, "ddf", keys)
     if ddf.ndim not in (4, 5) or ddf.shape[-4] != 3:
         raise ValueError(

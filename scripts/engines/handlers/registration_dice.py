@@ -34,9 +34,7 @@ class RegistrationDice(PairFigures):
             along array axis a, as in `monai.networks.blocks.Warp`.
         fixed_label: key of the label map [B, 1, X, Y, Z] that is compared with.
         moving_label: key of the one that is warped.
-        name: of the metric, the beginning of the others' names.
         per_structure: whether structures are metrics and columns, too.
-        csv_path: of a table with a row a pair; None for none.
     """
 
     def __init__(
@@ -55,11 +53,7 @@ class RegistrationDice(PairFigures):
 
     @torch.no_grad()
     def figures(self, pair: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
-        """Dice of one pair.
-
-        Raises:
-            ValueError: when something is missing, or the label maps have none of the structures.
-        """
+        """Dice of one pair. Raises ValueError when something is missing, as all of the structures."""
         fields = field_samples(pair, self.keys)
         fixed, moving = (volume(pair, key, self.keys).to(fields.device) for key in ("fixed_label", "moving_label"))
         truth = fixed[0]

@@ -21,12 +21,6 @@ class FigureLog:
     `training.csv` has a row for every `every` iterations (means over them), `validation.csv` one for every validation:
     Dice, displacement variance and the effective sample size's share of the proposals are the paper's figures of
     training stability.
-
-    Args:
-        directory: of the CSV files.
-        evaluator: whose validations are written, too; None for none.
-        writer: TensorBoard's, or None.
-        every: iterations between rows of training.
     """
 
     def __init__(

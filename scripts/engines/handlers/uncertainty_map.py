@@ -36,8 +36,6 @@ class UncertaintyMap(PairFigures):
         label_maps: write `…_labels.nii.gz`, `…_probability.nii.gz` and `…_entropy.nii.gz` as well: the most probable
             labels, how probable they are, and the entropy of the label in nats.
         labels: values of the structures in them; None for the 31 of seg35 that the scans have.
-        name: of the metric.
-        csv_path: of a table with a row a pair; None for none.
     """
 
     def __init__(
@@ -57,12 +55,7 @@ class UncertaintyMap(PairFigures):
 
     @torch.no_grad()
     def figures(self, pair: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
-        """Write the maps of one pair; returns the mean standard deviation in the brain, in mm.
-
-        Raises:
-            ValueError: when something is missing, or there is only one field.
-            DataError: when a file cannot be written.
-        """
+        """Write the maps of one pair; returns the mean standard deviation in the brain, in mm."""
         fields, fixed = field_samples(pair, self.keys), volume(pair, "fixed", self.keys)
         if len(fields) < 2:
             raise ValueError(
@@ -87,14 +80,9 @@ class UncertaintyMap(PairFigures):
 
 
 def displacement_std(fields: Tensor, affine: Tensor) -> Tensor:
-    """Standard deviation of a displacement's length.
+    """Standard deviation of a displacement's length in mm, [X, Y, Z]: √(sum of the three unbiased variances).
 
-    Args:
-        fields: K samples in voxels, [K, 3, X, Y, Z].
-        affine: from voxels to mm, [3, 3].
-
-    Returns:
-        √(sum of the three unbiased variances) in mm, [X, Y, Z].
+    `fields` are K samples in voxels, [K, 3, X, Y, Z]; `affine` [3, 3] leads from voxels to mm.
     """
     moments = FieldMoments()
     for field in fields:

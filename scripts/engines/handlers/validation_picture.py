@@ -18,13 +18,7 @@ from scripts.core.processes import Processes
 
 
 class Pictures:
-    """Shows the first pair of each validation.
-
-    Args:
-        directory: of the PNG, which is overwritten each time.
-        evaluator: whose validations are shown.
-        writer: TensorBoard's, or None.
-    """
+    """Shows the first pair of each validation, in TensorBoard and in a PNG that is overwritten each time."""
 
     def __init__(self, directory: str | Path, evaluator: Any, writer: SummaryWriter | None = None) -> None:
         self.path, self.evaluator, self.writer = Path(directory) / "validation.png", evaluator, writer

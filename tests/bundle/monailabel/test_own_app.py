@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import SimpleITK as sitk  # noqa: N813
 
+from bundle.monailabel.options import read_overrides
 from scripts.commands.apply import Application
+from scripts.core.errors import DataError
 from tests.bundle.monailabel.conftest import Server, run_inference, write_scan
 from tests.commands.conftest import ROOT, SPACING, weights
 
@@ -56,6 +58,23 @@ def ask(server, model, image="ann", moving="bob", **params):
 
 def voxels(path):
     return nib.load(path).get_fdata()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"voxel_mm": 2.0}', "unknown option --voxel_mm"),
+        ('{"refine_step": 2}', "did you mean --refine_steps"),
+        ("refine_steps=2", "must be a JSON object of settings, got refine_steps=2"),
+        ("[1]", "must be a JSON object"),
+    ],
+)
+def test_overrides_that_nothing_uses_are_refused(text, words):
+    with pytest.raises(DataError, match=words) as refused:
+        read_overrides(text)
+    assert str(refused.value).startswith("--conf overrides")
+    assert "\n" not in str(refused.value)
+    assert read_overrides('{"sampler::settings::chunk": 4}') == {"sampler::settings::chunk": 4}
 
 
 def test_info_lists_the_tasks_and_the_images(server):
