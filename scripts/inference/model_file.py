@@ -128,7 +128,7 @@ def _of_earlier_version(path: Path, content: Mapping[str, Any], expected: Model 
     else:
         logger.warning(
             "weights %s: of an earlier version, which does not say what they mean; taken for S+LC 10L at 2 mm as "
-            "configs/train.yaml has it. `python -m bundle.describe` writes what they are into the file",
+            "configs/train.yaml has it",
             path,
         )
         layout = ProposalLayout(dominance=0.95)

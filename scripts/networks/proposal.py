@@ -37,7 +37,7 @@ class ProposalNetwork(Described, nn.Module):
             learning rate in a step, which finds directions but hardly a size: a column that is to vanish is left with
             the steps' noise. A scale of its own lets it shrink or grow by a factor, noise included. 0: none.
         coarse_mean: a second head for the mean at a quarter of the resolution, its output upsampled and added. What a
-            network for images of half the resolution has learned goes on there; see :mod:`bundle.grow`.
+            network for images of half the resolution has learned goes on there; see :mod:`experiments.grow`.
 
     Raises:
         ValueError: for another `factor_level`, or a negative `column_rate`.

@@ -150,7 +150,7 @@ class TestFilesOfEarlierVersions:
 
     def test_without_a_config_they_are_what_such_files_usually_were(self, tmp_path, caplog):
         again = load_model(earlier(tmp_path / "old.pt", of_config(), scale=7.0))
-        assert "python -m bundle.describe" in caplog.text
+        assert "taken for S+LC 10L at 2 mm" in caplog.text
         assert again.description() == of_config().description()
         assert again.weighting() == Weighting(3.0, 7.0)
 

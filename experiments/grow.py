@@ -1,6 +1,6 @@
-"""`python -m bundle.grow`: weights for images of twice the resolution, from which training goes on.
+"""`python -m experiments.grow`: weights for images of twice the resolution, from which training goes on.
 
-    python -m bundle.grow experiments/weights/s_lc_10l.pt output/one_mm/start.pt
+    python -m experiments.grow experiments/weights/s_lc_10l.pt output/one_mm/start.pt
 
 A network that was trained at 2 mm knows nothing of images at 1 mm. A larger one does from the start what the small one
 does, if the small one is its coarse part: its finest level averages blocks of eight voxels, the levels below are those
@@ -27,7 +27,7 @@ IMAGES = 2
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the small network's weights, write the grown one's."""
-    parser = argparse.ArgumentParser(prog="python -m bundle.grow", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m experiments.grow", description=__doc__.split("\n")[0])
     parser.add_argument("weights", type=Path, help="of a displacement network, R at half resolution")
     parser.add_argument("output", type=Path)
     parser.add_argument("--seed", type=int, default=0, help="of the channels that have no past")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from bundle import grow
+from experiments import grow
 from scripts.inference.model import Model
 from scripts.inference.objectives import SIRObjective
 from scripts.networks import ProposalLayout, ProposalNetwork, UNetBackbone
