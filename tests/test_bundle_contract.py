@@ -51,7 +51,7 @@ EXPRESSIONS = {
     "$sys.path.insert(0, @bundle_root)",
     "$@output_dir + '/model.pt'",
     "$@output_dir + '/evaluation_' + '_'.join(filter(None, [@split, @perturb]))",
-    "$@output_dir + '/evaluation_' + @split + '_files'",
+    "$@output_dir + '/evaluation_' + '_'.join(filter(None, [@split, 'files', @perturb]))",
     "$@output_dir + '/calibration'",
     "$@output_dir + '/dice.csv'",
     "$@calibrator.run()",

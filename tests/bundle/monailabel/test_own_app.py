@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import SimpleITK as sitk  # noqa: N813
 
-from bundle.monailabel.options import read_overrides
 from scripts.commands.apply import Application
 from scripts.core.errors import DataError
 from tests.bundle.monailabel.conftest import Server, run_inference, write_scan
@@ -70,6 +69,8 @@ def voxels(path):
     ],
 )
 def test_overrides_that_nothing_uses_are_refused(text, words):
+    from bundle.monailabel.options import read_overrides  # needs the server's packages
+
     with pytest.raises(DataError, match=words) as refused:
         read_overrides(text)
     assert str(refused.value).startswith("--conf overrides")
