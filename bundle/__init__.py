@@ -1,1 +1,1 @@
-"""Tooling about the bundle: packing, checks, synthetic cohorts, the MONAI Label app. Never imported by a config."""
+"""Tooling about the bundle: packing, checks, the MONAI Label app. Never imported by a config."""

@@ -11,7 +11,6 @@ import torch
 from pydantic import BeforeValidator, SkipValidation
 
 from scripts.commands.carrying import Carrier
-from scripts.commands.conditioned_files import write_conditioned
 from scripts.commands.one_line import one_line_errors
 from scripts.commands.options import given
 from scripts.core.checked import Labels, Number, Truth, check, checked
@@ -19,12 +18,18 @@ from scripts.core.device import usable_device
 from scripts.core.errors import DataError
 from scripts.data.corrections import read_correction
 from scripts.data.label_names import read_names
+from scripts.data.pair_again import prepare_again
 from scripts.evidence.knowledge import Knowledge
 from scripts.evidence.landmarks import read_landmarks
 from scripts.outputs import ResultHandler, all_handlers
+from scripts.outputs.filing import by_handlers, file_result
+from scripts.outputs.folder import DIAGNOSTICS, check_folder
+from scripts.posterior.conclusions import conclude
+from scripts.posterior.conditioning import check_conditionable, condition_again
+from scripts.posterior.pair_images import PairImages
 from scripts.posterior.posterior import Posterior
 from scripts.posterior.posterior_file import load
-from scripts.posterior.settings import Settings
+from scripts.posterior.settings import Clock, Settings
 
 Text = Annotated[str | None, BeforeValidator(given)]
 Texts = Annotated[
@@ -136,18 +141,10 @@ class Application:
         return written + job.run(self.progress)
 
     def _condition(self, posterior: Posterior, own: Path, folder: Path) -> Posterior:
-        """Condition, and write the result's folder."""
+        """Condition a registration, whose folder is `own`, and write everything that `run inference` writes."""
         # Everything that is quickly checked, before anything that takes time.
-        landmarks = correction = None
-        if self.landmarks is not None:
-            landmarks = read_landmarks(self.landmarks, self.landmarks_space, self.landmark_std)
-        if self.corrected_label is not None:
-            structures = self.corrected_structures or ()
-            correction = read_correction(self.corrected_label, posterior.space.fixed, structures, own, self.outline_std)
-        knowledge = Knowledge(landmarks, correction, self.discrepancy)
-        names = read_names(self.label_names)
-        draws, files = posterior.draws, {role: path for role, path in self.files.items() if path is not None}
-        wanted = {name: value for name, value in self.settings.items() if given(value) is not None}
+        knowledge, names = self._knowledge(posterior, own), read_names(self.label_names)
+        draws, wanted = posterior.draws, {name: v for name, v in self.settings.items() if given(v) is not None}
         settings = Settings(
             **{
                 "num_proposals": len(draws.weights), "num_samples": len(draws.resampled),
@@ -155,6 +152,31 @@ class Application:
             }
         )  # fmt: skip
         handlers = all_handlers(self.report) if self.handlers is None else self.handlers
-        return write_conditioned(
-            posterior, knowledge, settings, own, folder, files, handlers, self.device, names, self.overwrite
-        )
+        check_conditionable(posterior)
+        if own.resolve().is_relative_to(folder.resolve()):
+            raise DataError(f"--output_dir {folder} holds the registration itself; choose another folder")
+        files = {role: path for role, path in self.files.items() if path is not None}
+        sources = {key: str(Path(path).expanduser().resolve()) for key, path in {**posterior.files, **files}.items()}
+        # Only an earlier result is replaced on request, never a folder with other things in it.
+        overwrite = self.overwrite and (folder / DIAGNOSTICS).is_file()
+        if {"fixed", "moving"} <= set(sources):
+            check_folder(folder, sources, overwrite)
+        clock, (moving_name, fixed_name) = Clock(), posterior.names
+        with clock("reading"):
+            item = prepare_again(posterior.space, posterior.files, files)
+        item |= {"files": sources, "moving_name": moving_name, "fixed_name": fixed_name}
+        pair = PairImages.of_item(item, posterior.space.factor, self.device)
+        conditioned = condition_again(posterior, pair, knowledge, settings, clock)
+        result = conclude(item, pair, conditioned, settings, names, clock)
+        result.diagnostics |= {"conditioned_from": str((own / "posterior.pt").resolve()), "device": str(self.device)}
+        file_result(conditioned, result, folder, sources, by_handlers(handlers), clock, overwrite)
+        return conditioned
+
+    def _knowledge(self, posterior: Posterior, own: Path) -> Knowledge:
+        landmarks = correction = None
+        if self.landmarks is not None:
+            landmarks = read_landmarks(self.landmarks, self.landmarks_space, self.landmark_std)
+        if self.corrected_label is not None:
+            structures = self.corrected_structures or ()
+            correction = read_correction(self.corrected_label, posterior.space.fixed, structures, own, self.outline_std)
+        return Knowledge(landmarks, correction, self.discrepancy)

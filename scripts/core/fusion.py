@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 import torch
@@ -19,8 +18,8 @@ from torch import Tensor
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_backends: dict[str, str] = {"cuda": "inductor"}
-"""Kind of device to the backend of `torch.compile` that serves it."""
+BACKENDS: dict[str, str] = {"cuda": "inductor"}
+"""Kind of device to the backend of `torch.compile` that serves it; comparisons and tests put others in."""
 
 
 class FusionWarning(UserWarning):
@@ -33,25 +32,13 @@ def fused(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         tensor = next(value for value in args if isinstance(value, Tensor))
-        backend = _backends.get(tensor.device.type)
+        backend = BACKENDS.get(tensor.device.type)
         # Inside of another capture the function is just a part of it.
         if backend is None or torch.compiler.is_compiling():
             return function(*args, **kwargs)
         return _compiled(function, backend)(*args, **kwargs)
 
     return call
-
-
-@contextmanager
-def fusing(device: str, backend: str) -> Iterator[None]:
-    """Fuse on another kind of device, or by another backend: for comparisons and tests."""
-    before = dict(_backends)
-    _backends[device] = backend
-    try:
-        yield
-    finally:
-        _backends.clear()
-        _backends.update(before)
 
 
 @functools.cache

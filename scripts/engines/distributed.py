@@ -19,10 +19,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.tensorboard import SummaryWriter
 
 from scripts.core.processes import Processes
-from scripts.engines.errors import ProcessError
 
 logger = logging.getLogger(__name__)
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class ProcessError(RuntimeError):
+    """Several processes cannot work together; says what is wrong with how they were started."""
 
 
 def process_device() -> torch.device:

@@ -11,7 +11,6 @@ from monai.utils.enums import CommonKeys as Keys
 from torch import Tensor
 
 from scripts.core.processes import Processes
-from scripts.engines.errors import NonFiniteTrainingError
 from scripts.gaussian.noise import fold
 from scripts.posterior.pair_images import PairImages
 from scripts.posterior.sampler import Sampler
@@ -19,6 +18,16 @@ from scripts.registration.warp import warp
 
 FIGURES = "figures"
 """Key of the numbers to watch in an iteration's output."""
+
+
+class NonFiniteTrainingError(RuntimeError):
+    """A loss or gradient is NaN or infinite; the weights on disk are from before it."""
+
+    def __init__(self, what: str, iteration: int, pairs: Sequence[str]) -> None:
+        super().__init__(
+            f"{what} became NaN or infinite in iteration {iteration}, at the pair {'; '.join(pairs)}. "
+            "The checkpoints on disk are finite and from before; look at these images, or lower the learning rate"
+        )
 
 
 def prepare_pair(

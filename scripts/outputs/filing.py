@@ -107,7 +107,7 @@ def file_result(
     """
     diagnostics = result.diagnostics
     diagnostics |= {"files": dict(sources), "warnings": result.warnings, "versions": versions()}
-    with result_folder(folder, sources, overwrite, keep=True) as part:
+    with result_folder(folder, sources, overwrite) as part:
         filing = Filing(posterior, result, part, sources, clock)
         with clock("writing"), filing.write:
             fire(filing, FilingEvents.FILING)

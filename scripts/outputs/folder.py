@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from scripts.core.atomic import PART, check_writable, part_of, put_in_place, writing
 from scripts.core.errors import DataError
 
@@ -26,19 +28,16 @@ OWN = frozenset(
 
 
 @contextmanager
-def result_folder(
-    folder: Path, sources: Mapping[str, str], overwrite: bool = False, keep: bool = False
-) -> Iterator[Path]:
+def result_folder(folder: Path, sources: Mapping[str, str], overwrite: bool = False) -> Iterator[Path]:
     """A folder to fill, which takes its final name when everything is written.
 
-    An earlier result of the same files is replaced; that of other files is not. With `keep`, whatever is in the folder
-    beside the registration's own files (:data:`OWN`) stays: what `apply` wrote there, `conditioned/`, a person's notes.
+    An earlier result of the same files is replaced; that of other files is not. Whatever is in the folder beside the
+    registration's own files (:data:`OWN`) stays: what `apply` wrote there, `conditioned/`, a person's notes.
     It is of the earlier posterior still; a file that the new result lacks (labels, say) does not stay. What lies beside
     the result of another pair, which `overwrite` replaces, does not stay either.
 
     Args:
         sources: role to path of the files that the result is made of.
-        keep: let files stay that are not of the result itself.
 
     Raises:
         DataError: when the folder holds something else, or cannot be written.
@@ -51,7 +50,7 @@ def result_folder(
         raise DataError(f"cannot write to {folder.parent}: {error.strerror or error}") from error
     try:
         yield part
-        put_in_place(part, folder, _others(folder, sources) if keep else ())
+        put_in_place(part, folder, _others(folder, sources))
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
@@ -92,16 +91,17 @@ def check_folder(folder: Path, sources: Mapping[str, str], overwrite: bool = Fal
 
 
 def write_json(content: Mapping[str, Any], path: Path) -> None:
-    """Plain JSON, with null for numbers that are none (NaN is not JSON)."""
-
-    def clean(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {str(key): clean(part) for key, part in value.items()}
-        if isinstance(value, list | tuple):
-            return [clean(part) for part in value]
-        if isinstance(value, float) and not math.isfinite(value):
-            return None
-        return value
-
+    """Write plain JSON."""
     with writing(path) as part:
-        part.write_text(json.dumps(clean(content), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        part.write_text(json.dumps(plain(content), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def plain(value: Any) -> Any:
+    """What JSON has, with None for numbers that are none (NaN is not JSON)."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    return value

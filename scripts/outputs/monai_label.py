@@ -13,6 +13,7 @@ from monai.transforms import Transform
 from scripts.core.errors import DataError
 from scripts.core.grid import Grid
 from scripts.core.pair_keys import FROM_VIEWER
+from scripts.outputs.folder import plain
 from scripts.posterior.result import RegistrationResult
 from scripts.report.findings import find
 from scripts.report.verdict import verdict
@@ -79,7 +80,7 @@ def figures_of(result: RegistrationResult) -> dict[str, Any]:
             }
             for volume in volumes
         ],
-        **{key: _plain(result.diagnostics.get(key)) for key in (*SAMPLING, *FIT)},
+        **{key: plain(result.diagnostics.get(key)) for key in (*SAMPLING, *FIT)},
         "moving": result.moving_name,
         "fixed": result.fixed_name,
         "warnings": list(result.warnings),
@@ -89,13 +90,6 @@ def figures_of(result: RegistrationResult) -> dict[str, Any]:
 def label_type(labels: np.ndarray) -> type[np.generic]:
     """The smallest integer type that viewers read as a label map and that holds these labels."""
     return np.int16 if int(labels.max(initial=0)) <= np.iinfo(np.int16).max else np.int32
-
-
-def _plain(value: Any) -> Any:
-    """Numbers that JSON has; None for NaN and the infinite ones, which it has not."""
-    if isinstance(value, float | np.floating):
-        return float(value) if np.isfinite(value) else None
-    return value
 
 
 def _as_reference(volume: MetaTensor) -> MetaTensor:

@@ -12,7 +12,7 @@ from scripts.outputs.filing import Filing, FilingEvents, ResultHandler
 from scripts.outputs.folder import COLORS, write_json
 from scripts.posterior.label_volumes import write_volumes
 from scripts.posterior.posterior_file import save
-from scripts.report.color_table import write_color_table
+from scripts.report.colors import write_color_table
 from scripts.report.page import write_report
 
 

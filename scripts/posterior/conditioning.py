@@ -16,8 +16,7 @@ from torch import Tensor
 
 from scripts.core.errors import DataError
 from scripts.core.progress import Progress
-from scripts.evidence.knowledge import Knowledge
-from scripts.evidence.known import Known
+from scripts.evidence.knowledge import Knowledge, Known
 from scripts.evidence.outline import Outline
 from scripts.gaussian import StructuredGaussian
 from scripts.inference.conditioned import ConditionedGaussian

@@ -1,15 +1,18 @@
-"""The report's color scales: the same in its pictures, its color bars and its interactive view."""
+"""Colors: the scales of the report's pictures and view, and those of labels, for the report and for 3D Slicer."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib
 import numpy as np
 from matplotlib.colors import Colormap, LinearSegmentedColormap, to_hex, to_rgb
 
+from scripts.core.atomic import atomic_path
 from scripts.core.seg35 import SEG35
 from scripts.posterior.result import StructureVolume
 
@@ -82,3 +85,18 @@ def label_colors(volumes: Sequence[StructureVolume]) -> dict[int, tuple[int, ...
     known = {label.name: label.color for label in SEG35.values()}
     cycle = [tuple(round(255 * part) for part in to_rgb(color)) for color in matplotlib.color_sequences["tab20"]]
     return {volume.label: known.get(volume.name, cycle[i % len(cycle)]) for i, volume in enumerate(volumes)}
+
+
+def write_color_table(volumes: Sequence[StructureVolume], path: Path) -> None:
+    """Write a color table (`.ctbl`): a line `number name red green blue opacity` for each label.
+
+    Slicer splits the lines at blanks and shows underscores in names as blanks. The background is transparent.
+    """
+    colors = label_colors(volumes)
+    lines = [f"# Color table file {path.name}", f"# {len(volumes) + 1} values", "0 Background 0 0 0 0"]
+    for volume in sorted(volumes, key=lambda volume: volume.label):
+        name = re.sub(r"\s+", "_", volume.name.strip()) or f"label_{volume.label}"
+        red, green, blue = colors[volume.label]
+        lines.append(f"{volume.label} {name} {red} {green} {blue} 255")
+    with atomic_path(path) as part:
+        part.write_text("\n".join(lines) + "\n", encoding="utf-8")

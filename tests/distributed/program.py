@@ -20,8 +20,7 @@ from scripts.core.seg35 import SCORED
 from scripts.data.datalist import load_datalist
 from scripts.data.pairs import PairDataset
 from scripts.data.transforms import load_transforms
-from scripts.engines.distributed import check_agreement
-from scripts.engines.errors import ProcessError
+from scripts.engines.distributed import ProcessError, check_agreement
 from scripts.evaluation.evaluator import Evaluation
 from scripts.inference.model import Model
 from scripts.inference.objectives import SIRObjective

@@ -20,7 +20,7 @@ from scripts.core.checkpoint import save_atomically
 from scripts.core.processes import Processes
 from scripts.data.samplers import ShardSampler
 from scripts.engines import distributed
-from scripts.engines.errors import ProcessError
+from scripts.engines.distributed import ProcessError
 from scripts.networks import ProposalLayout, ProposalNetwork
 from tests.commands.conftest import SMALL, PairOnDisk
 from tests.engines.conftest import ROOT, TINY

@@ -8,7 +8,7 @@ import torch
 from monai.utils.enums import CommonKeys as Keys
 
 from scripts.core.checkpoint import beside_weights, network_state, read, save_atomically
-from scripts.engines.errors import NonFiniteTrainingError
+from scripts.engines.updates import NonFiniteTrainingError
 from scripts.inference.model import Fitted
 from scripts.inference.model_file import load_model
 from scripts.posterior.pair_images import PairImages

@@ -6,10 +6,10 @@ import torch
 from monai.bundle import ConfigParser
 from PIL import Image
 
-from bundle.synthesize import write_cohort
 from experiments.example_figure import COLUMNS, draw, main, read, write
 from experiments.example_pairs import Example, Sample, build, pick, principal_coordinates, valley
 from experiments.results.result_pictures import draw_all, links
+from experiments.synthesize import write_cohort
 from scripts.posterior.modes import find_modes
 from tests.engines.conftest import ROOT
 

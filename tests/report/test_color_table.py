@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scripts.posterior.result import StructureVolume
-from scripts.report.color_table import write_color_table
+from scripts.report.colors import write_color_table
 
 
 def test_lines_are_number_name_color_and_names_have_no_blanks(tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from bundle.synthesize import main, split_subjects
+from experiments.synthesize import main, split_subjects
 from scripts.core.seg35 import NOT_SCORED, SCORED, SEG35
 from scripts.synthetic.implicit import ellipsoid, random_lattice, sample_lattice, smooth_lattice, soft_min, tube
 from scripts.synthetic.subjects import Subject, cohort_seeds, synthesize_subject

@@ -1,6 +1,6 @@
 """Write a cohort of synthetic brains to disk, in the layout of neurite-OASIS.
 
-    python -m bundle.synthesize --output_dir data/synthetic --subjects 20
+    python -m experiments.synthesize --output_dir data/synthetic --subjects 20
 
 It stands in for real data wherever the layout is expected: one folder a person with ``aligned_norm.nii.gz`` and
 ``aligned_seg35.nii.gz``, and ``split.json`` with the lists train, val and test.
@@ -79,7 +79,9 @@ def write_subject(subject: Subject, folder: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m bundle.synthesize", description="Write synthetic brains to disk.")
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.synthesize", description="Write synthetic brains to disk."
+    )
     parser.add_argument("--output_dir", type=Path, required=True, help="folder for the cohort, made if missing")
     parser.add_argument("--subjects", type=int, required=True, help="how many people, at least 3")
     parser.add_argument("--spacing", type=float, default=2.0, help="edge of a voxel in mm (default: 2)")
