@@ -63,16 +63,17 @@ class Likelihood(Described, nn.Module, abc.ABC):
 
 
 class Prior(Described, nn.Module, abc.ABC):
-    """log p(z) of fields on the field grid, up to a constant, in image voxels (decision 9)."""
+    """log p(z) of fields on the field grid, up to a constant, in image voxels (decision 9).
+
+    Attributes:
+        stiffness: weight of its smoothness, in which the price on folds is measured (:mod:`scripts.inference.refine`).
+    """
+
+    stiffness: float
 
     @abc.abstractmethod
     def forward(self, z: Tensor) -> Tensor:
         """Fields [*, 3, X, Y, Z] to log-densities [*], float64."""
-
-    @property
-    @abc.abstractmethod
-    def stiffness(self) -> float:
-        """Weight of its smoothness: what the price on folds is measured in, see :mod:`scripts.inference.refine`."""
 
 
 class Transform(Described, nn.Module, abc.ABC):

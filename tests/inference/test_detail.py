@@ -10,7 +10,7 @@ from scipy.ndimage import map_coordinates
 from scripts.inference.detail import detail_target, find_detail
 from scripts.posterior.folds import fold_percentage
 from scripts.registration.local_correlation import NCCLikelihood, local_ncc
-from scripts.registration.prior import DiffusionPrior, HyperelasticPrior
+from scripts.registration.prior import DiffusionPrior, FoldPrior
 from scripts.registration.spline import on_work_grid, upsample
 from scripts.registration.target import Target
 from scripts.registration.transform import VelocityTransform
@@ -91,7 +91,7 @@ def test_where_the_mask_is_empty_nothing_is_found(pair):
 
 
 def test_the_posterior_at_the_images_resolution_is_the_models_own():
-    target = detail_target(Target(NCCLikelihood(5, 0.7), HyperelasticPrior(2.0), None, VelocityTransform()))
+    target = detail_target(Target(NCCLikelihood(5, 0.7), FoldPrior(2.0), None, VelocityTransform()))
     assert target.likelihood.settings() == NCCLikelihood(9, 0.7).settings()
-    assert target.prior.settings() == HyperelasticPrior(2.0).settings()
+    assert target.prior.settings() == FoldPrior(2.0).settings()
     assert target.transform.settings() == {"kind": "displacement", "factor": 2}

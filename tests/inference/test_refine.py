@@ -8,7 +8,7 @@ from scripts.networks import ProposalLayout
 from scripts.posterior.folds import fold_percentage
 from scripts.registration.local_correlation import MSELikelihood, NCCLikelihood
 from scripts.registration.mutual_information import MutualInformationLikelihood
-from scripts.registration.prior import DiffusionPrior, HyperelasticPrior
+from scripts.registration.prior import DiffusionPrior, FoldPrior
 from scripts.registration.self_similarity import MINDLikelihood
 from scripts.registration.spline import upsample
 from scripts.registration.target import Target
@@ -123,7 +123,7 @@ def test_folds_have_a_price_and_nothing_else_has(case):
     assert folded[1] < 0.1 * folded[0]
 
 
-@pytest.mark.parametrize(("prior", "stiffness"), [(DiffusionPrior(3.0), 3.0), (HyperelasticPrior(8.0), 8.0)])
+@pytest.mark.parametrize(("prior", "stiffness"), [(DiffusionPrior(3.0), 3.0), (FoldPrior(8.0), 0.0)])
 def test_the_price_goes_with_the_stiffness_of_the_prior(prior, stiffness):
     assert with_price_on_folds(Target(NCCLikelihood(5), prior)).mean_prior.weight == 1000 * stiffness
 

@@ -15,7 +15,7 @@ from scripts.networks.ensemble import EnsembleLayout
 from scripts.posterior.posterior import Posterior, mean_of
 from scripts.posterior.posterior_file import load, save
 from scripts.registration.local_correlation import MSELikelihood, NCCLikelihood
-from scripts.registration.prior import DiffusionPrior, HyperelasticPrior
+from scripts.registration.prior import DiffusionPrior, FoldPrior
 from scripts.registration.space import PairSpace
 from scripts.registration.target import Target
 from scripts.registration.transform import DisplacementTransform, VelocityTransform
@@ -73,7 +73,7 @@ def test_the_mean_is_that_of_the_samples(transform):
 
 
 @pytest.mark.parametrize(
-    ("likelihood", "prior"), [(MSELikelihood(0.2), HyperelasticPrior(2.0, 0.5, 0.3)), (NCCLikelihood(5, 0.7), None)]
+    ("likelihood", "prior"), [(MSELikelihood(0.2), FoldPrior(2.0, 0.3)), (NCCLikelihood(5, 0.7), None)]
 )
 def test_what_the_weights_were_made_of_comes_back(tmp_path, likelihood, prior):
     posterior = make(likelihood=likelihood, prior=prior, transform=VelocityTransform(steps=3))

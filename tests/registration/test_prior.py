@@ -6,19 +6,15 @@ import torch
 from scripts.posterior.folds import jacobian_determinant
 from scripts.registration.errors import OptionError, ShapeError
 from scripts.registration.prior import (
-    BendingEnergyPrior,
     DiffusionPrior,
     FoldPrior,
-    HyperelasticPrior,
-    bending_energy,
     deformation_gradient,
     diffusion_energy,
     fold_price,
-    hyperelastic_energies,
 )
 from tests.registration.conftest import noise, smooth
 
-PRIORS = [DiffusionPrior(2.0), BendingEnergyPrior(2.0), HyperelasticPrior(), FoldPrior(2.0, smallest=0.9)]
+PRIORS = [DiffusionPrior(2.0), FoldPrior(2.0, smallest=0.9)]
 
 
 def field(formula, grid=(5, 4, 3), dtype=torch.float64):
@@ -77,54 +73,6 @@ class TestDiffusion:
         torch.testing.assert_close(z.grad.double(), exact.grad, rtol=1e-5, atol=1e-5)
 
 
-class TestBending:
-    def test_affine_fields_are_free(self):
-        assert float(bending_energy(field(lambda x, y, z: 1 + 2 * x - 3 * y + 0.5 * z))) == 0
-
-    def test_quadratic(self):
-        # x² has the second difference 2 at 3 · 4 · 3 voxels: ½ · 4 each
-        assert float(bending_energy(field(lambda x, y, z: x**2))) == 0.5 * 4 * (3 * 4 * 3)
-
-    def test_mixed_terms_count_twice(self):
-        # x·y has the mixed difference 1 in 4 · 3 · 3 cells
-        assert float(bending_energy(field(lambda x, y, z: x * y))) == 4 * 3 * 3
-
-
-class TestHyperelastic:
-    def test_stretching_by_hand(self):
-        # u = x image voxels per field voxel of 2: φ stretches x by 1.5. cof = diag(1, 1.5, 1.5), det = 1.5
-        area, volume = hyperelastic_energies(field(lambda x, y, z: x))
-        cells = 4 * 3 * 2
-        assert float(area) == pytest.approx(cells * (1 + 2 * 2.25 - 3) ** 2)
-        assert float(volume) == pytest.approx(cells * (0.25 / 1.5) ** 2)
-
-    def test_growing_and_shrinking_cost_the_same(self):
-        _, grown = hyperelastic_energies(field(lambda x, y, z: 2 * x))  # det 2
-        _, shrunk = hyperelastic_energies(field(lambda x, y, z: -x))  # det ½
-        assert float(grown) == pytest.approx(float(shrunk))
-
-    def test_rotations_change_neither_area_nor_volume(self):
-        x, y, _ = torch.meshgrid(*(torch.arange(n, dtype=torch.float64) for n in (5, 4, 3)), indexing="ij")
-        z = torch.stack([-2 * x - 2 * y, 2 * x - 2 * y, torch.zeros_like(x)])  # a quarter turn
-        area, volume = hyperelastic_energies(z)
-        assert float(area) == pytest.approx(0)
-        assert float(volume) == pytest.approx(0)
-
-    def test_cost_rises_steadily_through_a_fold(self):
-        slopes = torch.linspace(0, -4, 81, dtype=torch.float64)  # det from 1 to −1
-        energies = torch.stack([hyperelastic_energies(field(lambda x, y, z, s=s: s * x))[1] for s in slopes])
-        assert torch.isfinite(energies).all()
-        assert (energies.diff() > 0).all()
-        assert (energies.diff(n=2) > -1e-6).all()  # convex, without a kink
-
-    def test_determinants_are_those_of_the_fold_count(self):
-        # The mean of the eight cells around a voxel approximates the central difference there, in a smooth field.
-        z = 0.5 * smooth(1, 3, 12, 12, 12, dtype=torch.float64, passes=8)
-        cells = torch.linalg.det(deformation_gradient(z, 1).movedim((-5, -4), (-2, -1)))
-        around = torch.nn.functional.avg_pool3d(cells, 2, 1)
-        torch.testing.assert_close(around, jacobian_determinant(z)[:, 1:-1, 1:-1, 1:-1], rtol=0, atol=0.2)
-
-
 class TestFoldPrice:
     def test_by_hand(self):
         # u = s x image voxels per field voxel of 2: det = 1 + s / 2
@@ -133,7 +81,14 @@ class TestFoldPrice:
             assert float(fold_price(field(lambda x, y, z, s=slope: s * x))) == pytest.approx(cells * price)
         assert float(FoldPrior(3.0)(field(lambda x, y, z: -3 * x))) == pytest.approx(-3 * cells * 0.55**2)
 
-    def test_determinants_are_those_of_hyperelasticity(self):
+    def test_determinants_are_those_of_the_fold_count(self):
+        # The mean of the eight cells around a voxel approximates the central difference there, in a smooth field.
+        z = 0.5 * smooth(1, 3, 12, 12, 12, dtype=torch.float64, passes=8)
+        cells = torch.linalg.det(deformation_gradient(z, 1).movedim((-5, -4), (-2, -1)))
+        around = torch.nn.functional.avg_pool3d(cells, 2, 1)
+        torch.testing.assert_close(around, jacobian_determinant(z)[:, 1:-1, 1:-1, 1:-1], rtol=0, atol=0.2)
+
+    def test_it_counts_the_determinants_of_the_cells(self):
         z = noise(2, 3, 5, 4, 6, seed=3)
         determinant = torch.linalg.det(deformation_gradient(z).movedim((-5, -4), (-2, -1)))
         expected = (0.7 - determinant).clamp_min(0).square().sum((-3, -2, -1))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from scripts.registration.errors import ShapeError
 from scripts.registration.local_correlation import MSELikelihood, NCCLikelihood, local_ncc
-from scripts.registration.prior import BendingEnergyPrior, DiffusionPrior
+from scripts.registration.prior import DiffusionPrior
 from scripts.registration.target import Target
 from scripts.registration.transform import VelocityTransform
 from tests.registration.conftest import brain_like, noise, smooth
@@ -75,7 +75,7 @@ def test_posterior_by_hand():
 
 def test_squared_differences_by_monai_s_warp():
     moving, fixed = images()
-    target = Target(MSELikelihood(sigma=0.2), BendingEnergyPrior())
+    target = Target(MSELikelihood(sigma=0.2))
     (pair,) = target.prepare(moving, fixed)
     z = fields()
     ddf = torch.from_numpy(np.stack([spline_by_scipy(one) for one in z.numpy()]))
