@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from annotated_types import Interval, Len
-from pydantic import BaseModel, BeforeValidator, Field, FiniteFloat, StringConstraints, ValidationError
+from pydantic import BaseModel, BeforeValidator, FiniteFloat, StringConstraints, ValidationError
 
 from bundle.monailabel.errors import bad_request
 from scripts.alignment.align import Method
-from scripts.core.checked import Labels, check, unknown
+from scripts.core.checked import Labels, Length, check, unknown
 from scripts.core.errors import DataError
 
 LARGEST_SEED = 2**62
@@ -77,7 +77,6 @@ def _points(value: Any) -> list[dict[str, Any]]:
 # A request's numbers may be text; true, which is 1 in Python, is no number.
 _NO_TRUTH = BeforeValidator(lambda value: str(value) if isinstance(value, bool) else value)
 _TEXT = Annotated[str, StringConstraints(strip_whitespace=True)]
-_LENGTH = Annotated[FiniteFloat, Field(gt=0, description="a positive number of mm")]
 _KINDS = {
     "num_proposals": Annotated[int, Interval(ge=2, le=100_000), _NO_TRUTH],
     "num_samples": Annotated[int, Interval(ge=1, le=100_000), _NO_TRUTH],
@@ -85,8 +84,8 @@ _KINDS = {
     "refine_steps": Annotated[int, Interval(ge=0, le=10_000), _NO_TRUTH],
     "detail_steps": Annotated[int, Interval(ge=0, le=10_000), _NO_TRUTH],
     "mode": Annotated[int, Interval(ge=1, le=100), _NO_TRUTH],
-    "landmark_std": _LENGTH,
-    "outline_std": _LENGTH,
+    "landmark_std": Length,
+    "outline_std": Length,
     "corrected_structures": Labels,
     "landmarks": Annotated[list[Any], BeforeValidator(_points)],
 }

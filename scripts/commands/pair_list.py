@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from scripts.core.errors import DataError, shorten
 from scripts.core.grid import Grid
 from scripts.core.pair_keys import FILE_KEYS, stem
 from scripts.core.processes import ALONE, Processes
+from scripts.evidence.point_files import read_table
 from scripts.files.nifti import write_volume
 from scripts.posterior.settings import Clock
 from scripts.synthetic.subjects import synthesize_subject
@@ -134,16 +134,9 @@ def _flipped(grid: Grid) -> Grid:
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    if not path.is_file():
-        raise DataError(f"--pairs {path}: the file does not exist")
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file, skipinitialspace=True))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"--pairs {path}: not a CSV file ({error})") from error
+    columns, rows = read_table(path, "--pairs")
     if not rows:
         raise DataError(f"--pairs {path}: no pairs; expected a header 'fixed,moving' and a line for each pair")
-    columns = [column for column in rows[0] if column]
     unknown = [column for column in columns if column not in (*FILE_KEYS, "name")]
     if unknown or not {"fixed", "moving"} <= set(columns):
         allowed = ", ".join((*FILE_KEYS, "name"))

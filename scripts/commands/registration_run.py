@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import logging
 import sys
@@ -22,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from scripts.commands.one_line import cause_of, describe, one_line_errors
 from scripts.commands.pair_list import PairFiles, sources_of
-from scripts.core.atomic import check_writable, writing
+from scripts.core.atomic import check_writable, write_table
 from scripts.core.device import usable_device
 from scripts.core.processes import Processes
 from scripts.core.progress import Progress, say
@@ -179,10 +178,8 @@ class Registration(SupervisedEvaluator):
             return
         rows = [*self.finished, *({"name": name, "status": f"failed: {why}"} for name, why in self.failures)]
         columns = list(dict.fromkeys(key for row in rows for key in row))
-        with writing(self.folder / "registrations.csv") as part, part.open("w", newline="") as file:
-            writer = csv.DictWriter(file, columns)
-            writer.writeheader()
-            writer.writerows(rows)
+        table = [[row.get(column) for column in columns] for row in rows]
+        write_table(self.folder / "registrations.csv", columns, table)
 
     def _say_where(self) -> None:
         for row in self.finished:

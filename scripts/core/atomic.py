@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -84,6 +85,14 @@ def writing(path: str | Path) -> Iterator[Path]:
         raise DataError(
             f"{path}: could not be written ({reason}); choose another output folder or make room for it"
         ) from error
+
+
+def write_table(path: str | Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a CSV file that a person has asked for."""
+    with writing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(columns)
+        table.writerows(rows)
 
 
 def check_writable(folder: str | Path) -> None:

@@ -26,6 +26,7 @@ Truth = Annotated[bool, BeforeValidator(lambda value: value.strip() if isinstanc
 """True and false as people write them, too: on a command line, `false` arrives as a word."""
 Whole = Annotated[int, Field(strict=True)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Length = Annotated[float, Field(gt=0, allow_inf_nan=False, description="a positive number of mm")]
 Labels = Annotated[list[int], BeforeValidator(_several), Field(description="label values such as 14, 30")]
 
 

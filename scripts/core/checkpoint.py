@@ -44,7 +44,7 @@ def save_atomically(content: Mapping[str, Any], path: str | Path) -> None:
         raise CheckpointError(path, f"could not be written ({error}); what was there before is intact") from error
 
 
-def read(path: str | Path, map_location: torch.device | str = "cpu") -> dict[str, Any]:
+def read(path: str | Path) -> dict[str, Any]:
     """Load a checkpoint without running anything in it.
 
     Raises:
@@ -54,7 +54,7 @@ def read(path: str | Path, map_location: torch.device | str = "cpu") -> dict[str
     if not path.is_file():
         raise CheckpointError(path, "there is no such file")
     try:
-        content = torch.load(path, map_location=map_location, weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise CheckpointError(
             path, f"refused: it holds more than tensors and plain values, or is no checkpoint ({_first_line(error)})"

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from monai.data import MetaTensor
 
+from scripts.core.errors import DataError
+
 LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
 """From RAS (nibabel, MONAI) to LPS (ITK, DICOM) and back."""
 
@@ -58,6 +60,13 @@ class Grid:
     def same_as(self, other: Grid, tolerance: float = 1e-3) -> bool:
         """Whether both have the same voxels, to a part of a millimeter."""
         return self.shape == other.shape and float(np.abs(self.affine - other.affine).max()) < tolerance
+
+
+def check_grid(what: str, found: Grid, expected: Grid, owner: str, advice: str = "") -> None:
+    """Refuse a volume that does not lie on its owner's grid, to a hundredth of a voxel, by a DataError."""
+    if not found.same_as(expected, 0.01 * float(expected.spacing.min())):
+        shapes = f"(shape {found.shape}) is not that of {owner} (shape {expected.shape})"
+        raise DataError(f"{what}: its grid {shapes}{advice}")
 
 
 def affine_displacement(grid: Grid, matrix: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from scripts.core.errors import DataError
-from scripts.core.grid import Grid
+from scripts.core.grid import Grid, check_grid
 from scripts.data.loading import LoadVolumed
 from scripts.evidence.knowledge import Correction
 
@@ -51,9 +51,5 @@ def _changed(corrected: np.ndarray, folder: Path | None, grid: Grid) -> list[int
 
 def _label_map(path: str | Path, role: str, grid: Grid) -> np.ndarray:
     volume = LoadVolumed((role,))({role: str(Path(path).expanduser())})[role]
-    found = Grid.of(volume)
-    if not found.same_as(grid, 0.01 * float(grid.spacing.min())):
-        raise DataError(
-            f"{role} {path}: its grid (shape {found.shape}) is not that of the fixed image (shape {grid.shape})"
-        )
+    check_grid(f"{role} {path}", Grid.of(volume), grid, "the fixed image")
     return volume.as_tensor()[0].round().to(torch.int32).numpy()

@@ -14,7 +14,7 @@ from monai.transforms import Compose, ResampleToMatchd
 
 from scripts.alignment.align import Alignment, apply_alignment
 from scripts.core.errors import DataError
-from scripts.core.grid import Grid
+from scripts.core.grid import Grid, check_grid
 from scripts.core.pair_keys import FILE_KEYS
 from scripts.data.loading import LoadVolumed
 from scripts.data.pair_input import preparation
@@ -72,12 +72,8 @@ def pair_again_transforms(space: PairSpace) -> Compose:
 def check_grids(data: Mapping[Hashable, Any], space: PairSpace) -> Mapping[Hashable, Any]:
     """Refuse files that are not those that were registered. Raises DataError when one lies on another grid."""
     for role, grid in (("fixed", space.fixed), ("moving", space.moving)):
-        found = Grid.of(data[role])
-        if not found.same_as(grid, 0.01 * float(grid.spacing.min())):
-            raise DataError(
-                f"{role} image: its grid (shape {found.shape}) is not that of the image that was registered "
-                f"(shape {grid.shape}); name the right file with --{role}"
-            )
+        advice = f"; name the right file with --{role}"
+        check_grid(f"{role} image", Grid.of(data[role]), grid, "the image that was registered", advice)
     return data
 
 

@@ -31,7 +31,7 @@ from scripts.alignment.align import Method, align, apply_alignment
 from scripts.alignment.checks import brain_mask, check_overlap, looks_stripped
 from scripts.alignment.foreground import fill_holes
 from scripts.core.errors import DataError
-from scripts.core.grid import Grid, bounds_text
+from scripts.core.grid import Grid, bounds_text, check_grid
 from scripts.core.pair_keys import FILE_KEYS
 from scripts.data.atlas import AtlasPaird
 from scripts.data.loading import LoadVolumed, ScaleBraind
@@ -126,12 +126,9 @@ def check_pair(data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
         if np.prod([float(size) for size in grid.shape]) > LARGEST_VOLUME:
             raise DataError(f"{role} image: {grid.shape} voxels are more than this program can handle")
         for kind in ("label", "mask"):
-            other = item.get(f"{role}_{kind}")
-            if other is not None and not Grid.of(other).same_as(grid, 0.01 * float(grid.spacing.min())):
-                raise DataError(
-                    f"{role}_{kind}: its grid (shape {Grid.of(other).shape}) is not that of the {role} image "
-                    f"(shape {grid.shape}); resample it to the image with nearest-neighbor interpolation"
-                )
+            if f"{role}_{kind}" in item:
+                advice = "; resample it to the image with nearest-neighbor interpolation"
+                check_grid(f"{role}_{kind}", Grid.of(item[f"{role}_{kind}"]), grid, f"the {role} image", advice)
         item["warnings"] += _about_brain(role, item[role], item.get(f"{role}_mask"))
     for warning in item["warnings"]:
         logger.warning(warning)

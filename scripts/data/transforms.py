@@ -10,7 +10,6 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from monai.config import KeysCollection
 from monai.transforms import (
     CastToTyped,
     Compose,
@@ -120,7 +119,7 @@ def pair_transforms(
     probabilities = (gamma_prob, bias_prob, noise_prob, blur_prob)
     if any(probabilities):
         # Before the shift, so that the bias field moves with the head.
-        steps.append(RandBrainIntensityd(("fixed", "moving"), *probabilities))
+        steps.append(RandBrainIntensityd(*probabilities))
     if max_shared or max_independent:
         steps.append(RandPairShiftd(max_shared, max_independent))
     if crop_size is not None:
@@ -177,10 +176,8 @@ class RandBrainIntensityd(Randomizable, MapTransform):
     scales the image down again instead of being clipped, which would flatten white matter.
     """
 
-    def __init__(
-        self, keys: KeysCollection, gamma_prob: float, bias_prob: float, noise_prob: float, blur_prob: float
-    ) -> None:
-        MapTransform.__init__(self, keys)
+    def __init__(self, gamma_prob: float, bias_prob: float, noise_prob: float, blur_prob: float) -> None:
+        MapTransform.__init__(self, ("fixed", "moving"))
         # In the order in which a scanner does it: tissue, coil, resolution, noise.
         sigma = (0.25, 0.8)  # in voxels
         self.steps: list[RandomizableTransform] = [

@@ -93,11 +93,6 @@ def distribute(network: nn.Module, device: torch.device | str) -> nn.Module:
     return DistributedDataParallel(network, forward_sync_buffers=False)
 
 
-def unwrapped(network: nn.Module) -> nn.Module:
-    """The network itself, out of the wrapper of several processes."""
-    return network.module if hasattr(network, "module") else network  # type: ignore[return-value]
-
-
 def summary_writer(log_dir: str) -> SummaryWriter | None:
     """TensorBoard's writer in the first process, none in the others."""
     return SummaryWriter(log_dir) if Processes.current().is_first else None

@@ -10,8 +10,6 @@ import heavyball
 import torch
 from torch import nn
 
-from scripts.engines.distributed import unwrapped
-
 COVARIANCE_HEADS = ("stencil_head.", "factor_head.", "column_scale")
 
 
@@ -31,7 +29,8 @@ def parameter_groups(network: nn.Module, lr: float = 2e-3, covariance_rate: floa
         raise ValueError(f"covariance_rate must be positive, got {covariance_rate}")
     heads: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
-    for name, parameter in unwrapped(network).named_parameters():
+    for name, parameter in network.named_parameters():
+        name = name.removeprefix("module.")  # of the wrapper of several processes
         (heads if name.startswith(COVARIANCE_HEADS) else others).append(parameter)
     groups: list[dict[str, Any]] = [{"params": others, "lr": lr}, {"params": heads, "lr": lr * covariance_rate}]
     return [group for group in groups if group["params"]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from scripts.core.checked import Length, check
 from scripts.core.errors import DataError, repeated, shorten
 from scripts.evidence.point_files import SIGNS, read_markups, read_table
 from scripts.inference.observations import Observations
@@ -76,8 +76,7 @@ def read_landmarks(paths: str | Path | Sequence[str | Path], space: str = "RAS",
     Raises:
         DataError: when something is wrong with them.
     """
-    if not (isinstance(std, int | float) and math.isfinite(std) and std > 0):
-        raise DataError(f"--landmark_std must be a positive number of mm, got {std!r}")
+    check("landmark_std", std, Length)
     if space.upper() not in SIGNS:
         raise DataError(f"--landmarks_space must be RAS or LPS, got {space!r}")
     names = _list(paths)

@@ -24,6 +24,7 @@ import torch
 from scipy.ndimage import distance_transform_edt, map_coordinates
 from torch import Tensor
 
+from scripts.core.checked import Length, check
 from scripts.core.errors import DataError
 from scripts.core.grid import Grid
 from scripts.gaussian import StructuredGaussian
@@ -59,8 +60,7 @@ class Outline:
         space: PairSpace,
         std: float = 1.0,
     ) -> None:
-        if not (isinstance(std, int | float) and math.isfinite(std) and std > 0):
-            raise DataError(f"--outline_std must be a positive number of mm, got {std!r}")
+        check("outline_std", std, Length)
         self.space, self.structures = space, list(structures)
         rounding = float((space.fixed.spacing**2).mean() + (space.moving.spacing**2).mean()) / 12
         self.std = math.sqrt(std**2 + rounding)

@@ -7,14 +7,13 @@ until the fixed image is covered. With detail, field and detail become one splin
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from scripts.core.atomic import atomic_path
+from scripts.core.atomic import write_table
 from scripts.core.errors import DataError
 from scripts.core.grid import LPS, Grid
 from scripts.files.itk import affine_part, domain, write_composite
@@ -62,10 +61,8 @@ def write_samples(folder: Path, samples: Iterable[tuple[int, int, np.ndarray]], 
         write_spline_transform(files[-1], points, space)
         rows.append((files[-1].name, index, count))
     total = sum(count for _, _, count in rows)
-    with atomic_path(folder / WEIGHTS) as part, part.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        writer.writerows([name, index, count, f"{count / total:.8g}"] for name, index, count in rows)
+    table = ((name, index, count, f"{count / total:.8g}") for name, index, count in rows)
+    write_table(folder / WEIGHTS, COLUMNS, table)
     return [*files, folder / WEIGHTS]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from scripts.core.atomic import writing
+from scripts.core.atomic import write_table
 from scripts.core.errors import DataError, shorten
 from scripts.core.grid import Grid, bounds_text
 from scripts.evidence.point_files import SIGNS, read_table
@@ -107,17 +106,13 @@ def write_points(points: Points, samples: np.ndarray, weights: Sequence[float], 
         "mean_z_lps", "cov_xx_mm2", "cov_xy_mm2", "cov_xz_mm2", "cov_yy_mm2", "cov_yz_mm2", "cov_zz_mm2",
         "radius_95_mm", "inside",
     ]  # fmt: skip
-    with writing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(header)
-        for i, name in enumerate(points.names):
-            order = distances[:, i].argsort()
-            reached = np.searchsorted(share[order].cumsum(), 0.95 - 1e-12)
-            radius = distances[order[min(reached, len(order) - 1)], i]
-            c = covariance[i]
-            numbers = [
-                *points.ras[i], *mean[i], *(mean[i] * [-1, -1, 1]), c[0, 0], c[0, 1], c[0, 2], c[1, 1], c[1, 2],
-                c[2, 2], radius,
-            ]  # fmt: skip
-            inside = "" if points.inside is None else int(points.inside[i])
-            writer.writerow([name, *(f"{value:.6g}" for value in numbers), inside])
+    rows = []
+    for i, name in enumerate(points.names):
+        order = distances[:, i].argsort()
+        reached = np.searchsorted(share[order].cumsum(), 0.95 - 1e-12)
+        radius = distances[order[min(reached, len(order) - 1)], i]
+        upper = covariance[i][np.triu_indices(3)]
+        numbers = [*points.ras[i], *mean[i], *(mean[i] * [-1, -1, 1]), *upper, radius]
+        inside = "" if points.inside is None else int(points.inside[i])
+        rows.append([name, *(f"{value:.6g}" for value in numbers), inside])
+    write_table(path, header, rows)

@@ -46,6 +46,16 @@ class NearlySingularError(GaussianError):
         )
 
 
+class NotPositiveDefiniteError(GaussianError):
+    """A precision has no Cholesky factor of this pattern."""
+
+    def __init__(self, count: int, total: int, voxel: tuple[int, ...]) -> None:
+        super().__init__(
+            f"the precision is not positive definite at {count} of {total} voxels, first at {voxel}; "
+            "a larger ridge makes it so"
+        )
+
+
 class OutOfMemoryError(GaussianError, MemoryError):
     """What was asked for does not fit into memory; says how much it would need."""
 

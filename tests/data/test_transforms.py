@@ -113,7 +113,7 @@ class TestIntensity:
     @pytest.mark.parametrize("which", [*range(4), None])
     def test_zeros_stay_zeros_and_range_is_kept(self, which):
         probabilities = [float(which in (None, k)) for k in range(4)]
-        item = RandBrainIntensityd(("fixed", "moving"), *probabilities).set_random_state(seed=0)(self.images())
+        item = RandBrainIntensityd(*probabilities).set_random_state(seed=0)(self.images())
         before = self.images()["fixed"]
         for key in ("fixed", "moving"):
             assert (item[key][before == 0] == 0).all()
@@ -122,7 +122,7 @@ class TestIntensity:
         assert not torch.allclose(item["fixed"], item["moving"], atol=1e-4)  # each on its own
 
     def test_off_by_default(self):
-        untouched = RandBrainIntensityd(("fixed",), 0.0, 0.0, 0.0, 0.0)(self.images())
+        untouched = RandBrainIntensityd(0.0, 0.0, 0.0, 0.0)(self.images())
         assert torch.equal(untouched["fixed"], self.images()["fixed"])
         assert [type(step).__name__ for step in pair_transforms().transforms] == ["RandPairShiftd"]
         assert pair_transforms(0, 0).transforms == ()

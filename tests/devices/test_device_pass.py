@@ -46,7 +46,7 @@ def meta(monkeypatch):
         torch, "autocast", lambda device, *a, **k: autocast("cpu" if device == "meta" else device, *a, **k)
     )
     caches = (
-        spline._interpolation, warp._normalized_grid, torch_wavefront._schedule, space._matrix, pattern._rows,
+        spline._interpolation, warp._normalized_grid, torch_wavefront.schedule, space._matrix, pattern._rows,
     )  # fmt: skip
     yield
     for cache in caches:

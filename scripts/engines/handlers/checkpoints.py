@@ -23,7 +23,7 @@ LAST, BEST = "last.pt", "model.pt"
 
 
 class Checkpoints:
-    """Writes `last.pt` after epochs and continues from it: 2 epochs and a resumption of 2 equal 4 epochs.
+    """Writes `last.pt` after each epoch and continues from it: 2 epochs and a resumption of 2 equal 4 epochs.
 
     A training that is finished already, started again, ends at once and leaves its files as they are.
 
@@ -42,14 +42,13 @@ class Checkpoints:
         directory: str | Path,
         model: Model,
         parts: Mapping[str, Any],
-        every: int = 1,
         resume: bool = True,
         start_from: str | Path | None = None,
         sampler: Any = None,
     ) -> None:
         self.path = Path(directory) / LAST
         self.model, self.parts = model, dict(parts)
-        self.every, self.start_from, self.sampler = every, start_from, sampler
+        self.start_from, self.sampler = start_from, sampler
         self.resume = truth("resume", resume)
 
     def attach(self, engine: Any) -> None:
@@ -98,8 +97,6 @@ class Checkpoints:
 
     def _after_epoch(self, engine: Any) -> None:
         state = engine.state
-        if state.epoch % self.every and state.epoch != state.max_epochs:
-            return
         if not Processes.current().is_first:
             return
         progress = {
@@ -124,11 +121,11 @@ class BestModel:
 
     Args:
         model: the model, its network not in the wrapper of several processes.
-        metric: name of the figure in the evaluator's `state.metrics`; larger is better.
+        evaluator: whose `dice` counts; larger is better.
     """
 
-    def __init__(self, directory: str | Path, model: Model, evaluator: Any, metric: str = "dice") -> None:
-        self.path, self.model, self.evaluator, self.metric = Path(directory) / BEST, model, evaluator, metric
+    def __init__(self, directory: str | Path, model: Model, evaluator: Any) -> None:
+        self.path, self.model, self.evaluator = Path(directory) / BEST, model, evaluator
         self.trainer: Any = None
 
     def attach(self, engine: Any) -> None:
@@ -137,10 +134,10 @@ class BestModel:
         self.evaluator.add_event_handler(Events.COMPLETED, self._after_validation)
 
     def _after_validation(self, engine: Any) -> None:
-        value = float(engine.state.metrics[self.metric])
+        value = float(engine.state.metrics["dice"])
         best = float(getattr(self.trainer.state, "best_validation", -math.inf))
         if value > best:
             if Processes.current().is_first:
                 self.model.save(self.path)
             self.trainer.state.best_validation = value
-            logger.info("validation %s %.4f, the best so far, written to %s", self.metric, value, self.path)
+            logger.info("validation dice %.4f, the best so far, written to %s", value, self.path)

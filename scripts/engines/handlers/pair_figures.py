@@ -6,7 +6,6 @@ decollated or not.
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 import math
@@ -20,7 +19,7 @@ from ignite.engine import Events
 from monai.data import MetaTensor, decollate_batch
 from torch import Tensor
 
-from scripts.core.atomic import writing
+from scripts.core.atomic import write_table
 from scripts.core.pair_keys import stem
 from scripts.core.processes import Processes
 
@@ -85,10 +84,7 @@ class PairFigures(ABC):
             values = [row[column] for row in rows if not math.isnan(row.get(column, math.nan))]
             engine.state.metrics[column] = fmean(values) if values else math.nan
         if self.csv_path is not None and processes.is_first:
-            with writing(self.csv_path) as part, part.open("w", encoding="utf-8", newline="") as file:
-                table = csv.DictWriter(file, columns)
-                table.writeheader()
-                table.writerows(rows)
+            write_table(self.csv_path, columns, ([row.get(column) for column in columns] for row in rows))
 
 
 def volume(pair: Mapping[str, Any], name: str, keys: Mapping[str, str]) -> Tensor:

@@ -26,7 +26,8 @@ class _Schedule(NamedTuple):
 
 
 @functools.lru_cache(maxsize=8)
-def _schedule(grid: tuple[int, int, int], device: torch.device) -> _Schedule:
+def schedule(grid: tuple[int, int, int], device: torch.device) -> _Schedule:
+    """Which voxels of a grid do not depend on each other, and where their neighbors are."""
     nx, ny, nz = grid
     voxels = nx * ny * nz
     i, j, k = torch.meshgrid(*(torch.arange(n, dtype=torch.int64) for n in grid), indexing="ij")
@@ -59,16 +60,16 @@ class Packed(NamedTuple):
 def pack(stencil: Stencil, entries: Tensor, transpose: bool) -> Packed:
     """Reorder L's entries by wavefront; `entries` has shape (B, C, X, Y, Z)."""
     batch, _, *grid = entries.shape
-    schedule = _schedule((grid[0], grid[1], grid[2]), entries.device)
+    plan = schedule((grid[0], grid[1], grid[2]), entries.device)
     flat = entries.detach().reshape(batch, stencil.num_channels, -1).permute(2, 0, 1)  # (V, B, C)
-    own = flat[schedule.order]
+    own = flat[plan.order]
     first = CHANNELS + len(WITHIN)
     if transpose:
         # A column of L gathers each neighbor's entry from that follower; outside there is none.
         padded = torch.cat([own, torch.zeros_like(own[:1])])[..., first:]
         padded = padded.unflatten(2, (len(PRECEDING), stencil.couplings))
         index = torch.arange(len(PRECEDING), device=entries.device)
-        pairs = padded.movedim(2, 1)[schedule.followers, index].movedim(1, 2)  # (V, B, 13, couplings)
+        pairs = padded.movedim(2, 1)[plan.followers, index].movedim(1, 2)  # (V, B, 13, couplings)
     else:
         pairs = own[..., first:].unflatten(2, (len(PRECEDING), stencil.couplings))
     if stencil.cross_channel == "full":
@@ -94,16 +95,16 @@ def solve(stencil: Stencil, packed: Packed, x: Tensor, transpose: bool, overwrit
     """L⁻ᵀx or L⁻¹x; shapes as in `numba_solve.solve`. `overwrite` has no effect here."""
     del stencil, overwrite
     count, batch, _, *grid = x.shape
-    schedule = _schedule((grid[0], grid[1], grid[2]), x.device)
-    voxels = schedule.order.numel()
-    sides = x.detach().reshape(count, batch, CHANNELS, voxels).permute(3, 1, 2, 0)[schedule.order]  # (V, B, 3, N)
+    plan = schedule((grid[0], grid[1], grid[2]), x.device)
+    voxels = plan.order.numel()
+    sides = x.detach().reshape(count, batch, CHANNELS, voxels).permute(3, 1, 2, 0)[plan.order]  # (V, B, 3, N)
     # In the order of the wavefronts, each of which is one piece of memory; one row of zeros for "outside".
     work = x.new_zeros((voxels + 1, batch, CHANNELS, count))
     work[:-1] = torch.bmm(packed.inverse, sides.reshape(-1, CHANNELS, count)).reshape(sides.shape)
-    index = schedule.followers if transpose else schedule.neighbors
-    for start, stop in reversed(schedule.bounds) if transpose else schedule.bounds:
+    index = plan.followers if transpose else plan.neighbors
+    for start, stop in reversed(plan.bounds) if transpose else plan.bounds:
         known = work[index[start:stop]].transpose(1, 2)  # (m, B, 13, 3, N)
         known = known.reshape(-1, CHANNELS * len(PRECEDING), count)
         here = work[start:stop].view(-1, CHANNELS, count)
         here.baddbmm_(packed.weights[start * batch : stop * batch], known, alpha=-1)
-    return work[schedule.place].permute(3, 1, 2, 0).reshape(x.shape).contiguous()
+    return work[plan.place].permute(3, 1, 2, 0).reshape(x.shape).contiguous()
