@@ -56,7 +56,6 @@ class Application:
         landmarks: corresponding points, see :func:`~scripts.evidence.landmarks.read_landmarks`.
         landmarks_space: RAS or LPS of a CSV file of them.
         landmark_std: of a landmark's coordinates, mm, where the file does not say.
-        corrected_label: a corrected label map of the fixed image.
         corrected_structures: the labels of it that count; None for those that differ from the result's.
         outline_std: of the corrected outlines, mm.
         discrepancy: allow for a local error of the model, see :mod:`~scripts.inference.discrepancy`.
@@ -68,10 +67,6 @@ class Application:
         mode: `samples` for mean and spread over all samples, `mean` for the mean field alone.
         output_dir: where results go; None for the posterior's own folder, or `conditioned` in it.
         label_names: JSON file from label values to names.
-        overwrite: replace files that exist.
-        device: where to compute.
-        progress: show a bar.
-        debug: show tracebacks.
     """
 
     posterior: Text

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from monai.data import Dataset
+from nibabel.orientations import inv_ornt_aff
 
 from scripts.commands.options import given
 from scripts.core.errors import DataError, shorten
@@ -116,21 +117,13 @@ def example_pair(folder: Path) -> dict[str, Any]:
         grid = Grid(tuple(subject.image.shape), subject.affine)
         image, label = subject.image, subject.label
         if role == "moving":
-            image, label, grid = image[::-1, :, ::-1], label[::-1, :, ::-1], _flipped(grid)
+            image, label = image[::-1, :, ::-1], label[::-1, :, ::-1]
+            grid = Grid(grid.shape, grid.affine @ inv_ornt_aff(((0, -1), (1, 1), (2, -1)), grid.shape))
         for key, values in ((role, image), (f"{role}_label", label)):
             path = folder / f"{'label' if key.endswith('label') else 'brain'}_{'AB'[number]}.nii.gz"
             write_volume(path, values.copy(), grid)
             item[key] = str(path)
     return _named(item)
-
-
-def _flipped(grid: Grid) -> Grid:
-    """The grid of an array whose first and last axes were reversed."""
-    flip = grid.affine.copy()
-    for axis in (0, 2):
-        flip[:3, 3] += (grid.shape[axis] - 1) * grid.affine[:3, axis]
-        flip[:3, axis] *= -1
-    return Grid(grid.shape, flip)
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

@@ -54,7 +54,6 @@ class LoadVolumed(MapTransform):
 
     Args:
         keys: of paths. Keys that end in ``label`` hold label maps, those that end in ``mask`` masks.
-        allow_missing_keys: whether an item may lack one of them.
 
     Raises:
         DataError: see the table above; the message names the key as the file's role.

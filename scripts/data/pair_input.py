@@ -26,10 +26,10 @@ import numpy as np
 import torch
 from monai.data import MetaTensor
 from monai.transforms import CastToTyped, Compose, CopyItemsd, CropForegroundd, ResampleToMatchd, Transform
+from scipy.ndimage import binary_fill_holes
 
 from scripts.alignment.align import Method, align, apply_alignment
 from scripts.alignment.checks import brain_mask, check_overlap, looks_stripped
-from scripts.alignment.foreground import fill_holes
 from scripts.core.errors import DataError
 from scripts.core.grid import Grid, bounds_text, check_grid
 from scripts.core.pair_keys import FILE_KEYS
@@ -164,7 +164,7 @@ def strip_by_mask(data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
         mask = item.get(f"{role}_mask")
         if mask is None:
             continue
-        filled = torch.from_numpy(fill_holes(np.asarray(mask[0]) > 0))[None]
+        filled = torch.from_numpy(binary_fill_holes(np.asarray(mask[0]) > 0))[None]
         item[role] = item[role] * filled
         if role == "fixed":
             item["brain"] = filled

@@ -59,7 +59,6 @@ class StencilCholesky:
         """L⁻¹x, or L⁻ᵀx; x and the result have shape (N, B, 3, X, Y, Z).
 
         Args:
-            x: right-hand sides.
             transpose: solve with Lᵀ, as sampling does.
             overwrite: x is not needed any more and may be used for the result (only where no gradient is wanted).
 

@@ -67,8 +67,6 @@ def standard_normal(
     """Noise for the given samples.
 
     Args:
-        shape: shape of one sample.
-        seed: any integer.
         indices: which N samples, in any order.
         device: where to make it; the numbers agree between devices to rounding.
         dtype: float32 or float64; both come from the same 64 random bits a pair.
@@ -100,12 +98,7 @@ def standard_normal(
 def _normal_pairs(counter: Tensor, dtype: torch.dtype) -> Tensor:
     """Box-Muller: the two halves of each hash give a radius and an angle, these a pair of normal numbers.
 
-    Args:
-        counter: shape (N, n), int64.
-        dtype: float32 or float64.
-
-    Returns:
-        shape (N, 2n).
+    From int64 (N, n) to (N, 2n).
     """
     bits = _hash(counter)
     # (0, 1]: the radius stays finite, and reaches 6.6 standard deviations.

@@ -100,7 +100,6 @@ def file_result(
 
     Args:
         folder: the final name.
-        fire: lets the handlers of an event write.
 
     Raises:
         DataError: see :func:`~scripts.outputs.folder.result_folder`.

@@ -46,8 +46,7 @@ class OverlapLikelihood(Described, nn.Module):
         """Log-likelihoods [N], float64.
 
         Args:
-            fixed_label: shape [1, 1, X, Y, Z].
-            moving_label: the same shape.
+            fixed_label, moving_label: shape [1, 1, X, Y, Z].
             ddf: displacements in voxels, shape [N, 3, X, Y, Z].
             chosen: structures to compare; those in neither image are passed over.
         """

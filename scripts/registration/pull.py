@@ -23,7 +23,6 @@ def pull(volume: Tensor, displacement: Tensor, matrix: np.ndarray, per_mm: np.nd
         displacement: at each voxel of the result, in mm, shape [3, X, Y, Z], float32.
         matrix: from the result's indices to the source's, (4, 4): inv(A_source) @ A_result for RAS affines.
         per_mm: from a displacement in mm to one in the source's indices, (3, 3): the inverse of A_source[:3, :3].
-        nearest: labels.
 
     Returns:
         shape [X, Y, Z]; float32, or the labels' dtype.

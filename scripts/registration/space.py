@@ -29,8 +29,6 @@ class PairSpace:
     """The grids of one registration.
 
     Attributes:
-        fixed: the fixed file's grid.
-        moving: the moving file's grid.
         work: the grid of the images that the model saw.
         alignment: from fixed RAS mm to moving RAS mm, (4, 4).
         factor: work voxels along the edge of a field voxel.

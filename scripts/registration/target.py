@@ -92,8 +92,6 @@ class Target(nn.Module):
         """Precompute what all fields of a pair share; all tensors have the shape [B, 1, X, Y, Z].
 
         Args:
-            moving: moving images.
-            fixed: fixed images.
             mask: weights of the fixed images' voxels.
             labels: label maps of the moving and the fixed images; for `overlap`.
             seeds: B seeds of the choice of structures; None for 0, 1, …

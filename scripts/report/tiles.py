@@ -40,7 +40,6 @@ class Painter:
         spacing: of the voxels in mm, (3,).
         box: the part that is shown.
         index: of the voxel in the whole volume.
-        mark: whether to mark the voxel.
     """
 
     def __init__(self, spacing: np.ndarray, box: Box, index: Sequence[int], mark: bool) -> None:

@@ -38,10 +38,7 @@ def synthesize_subject(seed: int, shape: Sequence[int] = (80, 96, 112), spacing:
     The anatomy is fixed in millimeters about the volume's center, so the same seed is the same person at every
     resolution; only the scanner's noise differs. 160 x 192 x 224 mm hold the whole brain.
 
-    Args:
-        seed: decides everything about the person, in 0..2**63 - 1.
-        shape: size of the volume in voxels, three numbers.
-        spacing: edge of a voxel in mm.
+    The seed, in 0..2**63 - 1, decides everything about the person; shape is in voxels, spacing in mm.
 
     Raises:
         ValueError: when the seed is out of range, or shape or spacing do not describe a volume.

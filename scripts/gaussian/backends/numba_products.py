@@ -30,14 +30,7 @@ def multiply(stencil: Stencil, entries: Tensor, x: Tensor, transpose: bool) -> T
 def outer(stencil: Stencil, rows: Tensor, columns: Tensor, sign: int = 1) -> Tensor:
     """The entries of sign · Σ_n rows_n columns_nᵀ that lie on the pattern of an L with neighbors: the gradient of L.
 
-    Args:
-        stencil: the pattern.
-        rows: shape (N, B, 3, X, Y, Z).
-        columns: the same shape.
-        sign: 1 or −1.
-
-    Returns:
-        shape (B, C, X, Y, Z), zero where an entry points outside the grid.
+    Rows and columns have shape (N, B, 3, X, Y, Z), the result (B, C, X, Y, Z), zero where an entry points outside.
     """
     _, batch, _, *grid = rows.shape
     out = torch.zeros((batch, stencil.num_channels, *grid), dtype=rows.dtype)

@@ -46,7 +46,6 @@ def solve(stencil: Stencil, packed: Tensor, x: Tensor, transpose: bool, overwrit
     """L⁻ᵀx or L⁻¹x.
 
     Args:
-        stencil: the pattern of L.
         packed: what `pack` returned for the same `transpose`, shape (B, X, Y, Z, C).
         x: right-hand sides, shape (N, B, 3, X, Y, Z).
         overwrite: put the result into x's memory if x is contiguous; saves the cost of fresh pages.

@@ -76,7 +76,6 @@ def log_likelihood(pair: Prepared, z: Tensor, phases: Tensor, starts: Tensor) ->
     """log p(I_f | I_m ∘ Z) of the displacements z, control points [N, 3, x, y, z] float32; shape [N], float64.
 
     Args:
-        pair: the images.
         z: finite or not; NaN for fields that are not.
         phases: the spline's weights, shape [factor, 4]: image voxel factor · κ + p takes those of phase p.
         starts: and the first of its four control points is κ + starts[p], shape [factor].
