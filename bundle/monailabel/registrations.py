@@ -8,7 +8,7 @@ import logging
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from bundle.monailabel.errors import unprocessable
 from bundle.monailabel.studies import Scan
 from scripts.commands.apply import Application
 from scripts.commands.one_line import EXPECTED, describe
+from scripts.core.atomic import write_table
 from scripts.evidence.landmarks import COLUMNS
 from scripts.outputs.folder import DIAGNOSTICS, write_json
 from scripts.outputs.monai_label import FIT, SAMPLING
@@ -91,7 +92,8 @@ class Registrations:
             landmarks = None
             if options["landmarks"]:
                 landmarks = f"{scratch}/landmarks.csv"
-                _write_landmarks(options["landmarks"], Path(landmarks))
+                rows = ([point["name"], *point["fixed"], *point["moving"]] for point in options["landmarks"])
+                write_table(landmarks, ["name", *COLUMNS], rows)
             application = Application(
                 posterior=str(folder / "posterior.pt"),
                 landmarks=landmarks,
@@ -147,13 +149,6 @@ def _refusals(what: str) -> Iterator[None]:
     except EXPECTED as error:
         logger.warning("%s: %s", what, describe(error))
         raise unprocessable(describe(error)) from error
-
-
-def _write_landmarks(points: Sequence[Mapping[str, Any]], path: Path) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["name", *COLUMNS])
-        writer.writerows([point["name"], *point["fixed"], *point["moving"]] for point in points)
 
 
 def figures_in(folder: Path) -> dict[str, Any]:

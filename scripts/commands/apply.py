@@ -16,8 +16,8 @@ from scripts.commands.options import given
 from scripts.core.checked import Labels, Number, Truth, check, checked
 from scripts.core.device import usable_device
 from scripts.core.errors import DataError
+from scripts.core.seg35 import read_names
 from scripts.data.corrections import read_correction
-from scripts.data.label_names import read_names
 from scripts.data.pair_again import prepare_again
 from scripts.evidence.knowledge import Knowledge
 from scripts.evidence.landmarks import read_landmarks

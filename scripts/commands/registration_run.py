@@ -96,7 +96,7 @@ class Registration(SupervisedEvaluator):
         with one_line_errors(self.debug):
             self._start()
             self.state.epoch_length, first = len(self.data_loader), self.pairs.processes.is_first  # type: ignore[arg-type]
-            with Progress("pairs", self.state.epoch_length, self.count > 1) as self._progress:
+            with Progress("pairs", self.state.epoch_length, len(self.pairs) > 1) as self._progress:
                 if self.state.epoch_length:
                     super().run(global_epoch)
             if self._error is not None:
@@ -108,11 +108,6 @@ class Registration(SupervisedEvaluator):
         if self.failures:
             raise SystemExit(1)
         return self.finished
-
-    @property
-    def count(self) -> int:
-        """Number of pairs."""
-        return len(self.pairs)
 
     def _start(self) -> None:
         check_writable(self.folder)
@@ -133,7 +128,7 @@ class Registration(SupervisedEvaluator):
             self.finished.append(self._file(engine, batchdata))
         except Exception as error:
             cause = cause_of(error)
-            if self.debug or self.count == 1:
+            if self.debug or len(self.pairs) == 1:
                 self._error = error if self.debug else cause
                 engine.terminate()
                 return None
@@ -174,7 +169,7 @@ class Registration(SupervisedEvaluator):
 
     def _write_table(self) -> None:
         """`registrations.csv`: a row for each pair, failures included; only for several pairs."""
-        if self.count < 2 or not self.pairs.processes.is_first:
+        if len(self.pairs) < 2 or not self.pairs.processes.is_first:
             return
         rows = [*self.finished, *({"name": name, "status": f"failed: {why}"} for name, why in self.failures)]
         columns = list(dict.fromkeys(key for row in rows for key in row))
@@ -192,7 +187,7 @@ class Registration(SupervisedEvaluator):
         elif self.finished:
             print(f"\n{len(self.finished)} results are in {self.folder}, a table of them in registrations.csv")
         if self.failures:
-            print(f"\n{len(self.failures)} of {self.count} pairs failed:", file=sys.stderr)
+            print(f"\n{len(self.failures)} of {len(self.pairs)} pairs failed:", file=sys.stderr)
             for pair, why in self.failures:
                 print(f"  {pair}: {why}", file=sys.stderr)
 

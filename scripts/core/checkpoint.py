@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from scripts.core.atomic import atomic_path
-from scripts.core.errors import CheckpointError
+from scripts.core.errors import CheckpointError, first_line, shorten
 
 FITTED_BEFORE = "weight_scale.temperature"
 """Where files of earlier versions have the temperature that was fitted, 0 for none."""
@@ -57,10 +57,10 @@ def read(path: str | Path) -> dict[str, Any]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise CheckpointError(
-            path, f"refused: it holds more than tensors and plain values, or is no checkpoint ({_first_line(error)})"
+            path, f"refused: it holds more than tensors and plain values, or is no checkpoint ({first_line(error)})"
         ) from error
     except (RuntimeError, EOFError, OSError, zipfile.BadZipFile, ValueError, KeyError) as error:
-        raise CheckpointError(path, f"truncated or not a checkpoint ({_first_line(error)})") from error
+        raise CheckpointError(path, f"truncated or not a checkpoint ({first_line(error)})") from error
     if not isinstance(content, dict):
         raise CheckpointError(path, f"expected a dictionary, got {type(content).__name__}")
     return content
@@ -119,13 +119,11 @@ def load_network(network: nn.Module, path: str | Path, strict: bool = True) -> l
     missing = [name for name in own if name not in fitting]
     unexpected = [name for name in state if name not in fitting]
     if strict and (missing or unexpected):
-        raise CheckpointError(
-            path,
-            "made for another architecture; "
-            f"missing or of another shape: {_listed(missing)}; unexpected: {_listed(unexpected)}",
-        )
+        gone, others = (shorten(names, 6) or "none" for names in (missing, unexpected))
+        differences = f"missing or of another shape: {gone}; unexpected: {others}"
+        raise CheckpointError(path, f"made for another architecture; {differences}")
     if not fitting:
-        raise CheckpointError(path, f"nothing in it fits this network; it holds {_listed(list(state))}")
+        raise CheckpointError(path, f"nothing in it fits this network; it holds {shorten(list(state), 6) or 'none'}")
     network.load_state_dict(fitting, strict=False)
     return missing
 
@@ -165,12 +163,3 @@ def _non_finite(content: Any, name: str = "") -> list[str]:
     if isinstance(content, list | tuple):
         return [bad for i, value in enumerate(content) for bad in _non_finite(value, f"{name}[{i}]")]
     return []
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(names[:6]) or "none"
-    return f"{shown} and {len(names) - 6} more" if len(names) > 6 else shown
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from scripts.core.errors import DataError
+from scripts.core.errors import DataError, first_line
 
 
 def usable_device(device: torch.device | str) -> torch.device:
@@ -14,5 +14,5 @@ def usable_device(device: torch.device | str) -> torch.device:
         if float(torch.ones(1, device=found).cpu()) == 1.0:
             return found
     except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0].strip().rstrip(".")
+        reason = first_line(error).strip().rstrip(".")
     raise DataError(f"--device {device}: cannot be used ({reason}); try --device cpu")

@@ -27,3 +27,8 @@ def shorten(names: list[str], limit: int = 5) -> str:
 def repeated(names: Iterable[str]) -> list[str]:
     """The names that occur more than once, sorted."""
     return sorted(name for name, count in Counter(names).items() if count > 1)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says in its first line, else its name."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

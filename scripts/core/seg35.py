@@ -1,8 +1,12 @@
-"""The 35 anatomical labels of the neurite-OASIS layout (seg35), with FreeSurfer's numbers and colors."""
+"""The 35 labels of the neurite-OASIS layout (seg35) with FreeSurfer's numbers and colors, and names of labels."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import NamedTuple
+
+from scripts.core.errors import DataError
 
 
 class Label(NamedTuple):
@@ -60,3 +64,24 @@ NOT_SCORED = frozenset({18, 19, 34, 35})
 
 #: The numbers over which a mean Dice is usually taken.
 SCORED: tuple[int, ...] = tuple(number for number in SEG35 if number not in NOT_SCORED)
+
+NAMES = {
+    "seg35": {number: label.name for number, label in SEG35.items()},
+    "freesurfer": {label.freesurfer_id: label.name for label in SEG35.values()},
+}
+"""Tables of names that one can ask for instead of naming a file."""
+
+
+def read_names(path: str | None) -> dict[int, str]:
+    """Label names from a JSON file {"1": "name", …}, or of `seg35` or `freesurfer`; empty without anything."""
+    if path is None:
+        return {}
+    if path in NAMES:
+        return NAMES[path]
+    try:
+        content = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+        return {int(key): str(value) for key, value in content.items()}
+    except (OSError, ValueError, AttributeError) as error:
+        raise DataError(
+            f'--label_names {path}: expected seg35, freesurfer, or a JSON file such as {{"1": "name"}} ({error})'
+        ) from error

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -35,7 +36,7 @@ from scripts.core.grid import Grid, bounds_text, check_grid
 from scripts.core.pair_keys import FILE_KEYS
 from scripts.data.atlas import AtlasPaird
 from scripts.data.loading import LoadVolumed, ScaleBraind
-from scripts.data.resolution import IMAGES, SmoothPaird, sample_fine
+from scripts.data.resolution import IMAGES, sample_fine, smooth_pair
 from scripts.data.transforms import PlainCompose, spacing_transform, turned_to_model
 
 logger = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ def preparation(alignment: Step, pixdim: float, to_work: Sequence[Step], fine: b
         strip_by_mask,
         ScaleBraind(IMAGES),
         alignment,
-        SmoothPaird(pixdim, fine),
+        partial(smooth_pair, pixdim=pixdim, fine=fine),
         turned_to_model(ON_WORK),
         spacing_transform(ON_WORK, pixdim, ["bilinear", "nearest"]),
         *to_work,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from monai.data import MetaTensor
-from monai.transforms import GaussianSmooth, SpatialResample, Transform
+from monai.transforms import GaussianSmooth, SpatialResample
 
 from scripts.core.grid import Grid
 from scripts.core.pair_keys import fine_key
@@ -33,23 +33,17 @@ def antialiased(image: MetaTensor, pixdim: float) -> MetaTensor:
     return GaussianSmooth(np.maximum(sigma, 0.01).tolist())(image) if (sigma > 0.2).any() else image
 
 
-class SmoothPaird(Transform):
+def smooth_pair(data: Mapping[Hashable, Any], pixdim: float, fine: bool = True) -> dict[Hashable, Any]:
     """Smooth both images for the work grid; fine enough ones stay as they were beside that (not with `fine` False)."""
-
-    def __init__(self, pixdim: float, fine: bool = True) -> None:
-        self.pixdim, self.fine = pixdim, fine
-
-    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
-        """Smooth one pair."""
-        item = dict(data)
-        edges = [float(Grid.of(item[key]).spacing.max()) for key in IMAGES]  # thick slices hold no such detail
-        if self.fine and max(edges) <= FINE_ENOUGH * self.pixdim:
-            item |= {fine_key(key): item[key] for key in (*IMAGES, "fixed_mask") if key in item}
-        return item | {key: antialiased(item[key], self.pixdim) for key in IMAGES}
+    item = dict(data)
+    edges = [float(Grid.of(item[key]).spacing.max()) for key in IMAGES]  # thick slices hold no such detail
+    if fine and max(edges) <= FINE_ENOUGH * pixdim:
+        item |= {fine_key(key): item[key] for key in (*IMAGES, "fixed_mask") if key in item}
+    return item | {key: antialiased(item[key], pixdim) for key in IMAGES}
 
 
 def sample_fine(data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
-    """Bring what :class:`SmoothPaird` kept onto the work grid's voxels, each cut into eight."""
+    """Bring what :func:`smooth_pair` kept onto the work grid's voxels, each cut into eight."""
     item = dict(data)
     grid = halved(Grid.of(item["fixed"]))
     for key, mode in (("fixed", "bilinear"), ("moving", "bilinear"), ("fixed_mask", "nearest")):

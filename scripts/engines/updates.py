@@ -34,7 +34,8 @@ def prepare_pair(
     batch: dict[str, Any], device: torch.device | str | None = None, non_blocking: bool = False, **kwargs: Any
 ) -> tuple[Tensor, Tensor]:
     """(pair, fixed) for MONAI's engines: the network's input [B, 2, X, Y, Z] (moving, fixed) and [B, 1, X, Y, Z]."""
-    moving, fixed = (_plain(batch[key]).to(device, non_blocking=non_blocking, **kwargs) for key in ("moving", "fixed"))
+    plain = (batch[key].as_subclass(Tensor) for key in ("moving", "fixed"))  # metadata would be copied at every step
+    moving, fixed = (volume.to(device, non_blocking=non_blocking, **kwargs) for volume in plain)
     return torch.cat([moving, fixed], dim=1), fixed
 
 
@@ -68,7 +69,7 @@ class TrainingUpdate:
         seed = fold(self.seed, engine.state.iteration)
         labels = None
         if engine.loss_function.target.overlap is not None:
-            moving_label, fixed_label = (_plain(batch[key]) for key in ("moving_label", "fixed_label"))
+            moving_label, fixed_label = (batch[key].as_subclass(Tensor) for key in ("moving_label", "fixed_label"))
             labels = moving_label.to(pair.device), fixed_label.to(pair.device)
         processes = Processes.current()
         outcome = engine.loss_function(output[Keys.PRED], pair[:, :1], fixed, seed, labels=labels, processes=processes)
@@ -140,14 +141,5 @@ class ValidationUpdate:
 
 def pair_names(batch: dict[str, Any]) -> list[str]:
     """'moving -> fixed' for each pair of a batch."""
-    moving, fixed = (_names(batch.get(f"{role}_name", "?")) for role in ("moving", "fixed"))
+    moving, fixed = (batch.get(f"{role}_name", ["?"]) for role in ("moving", "fixed"))
     return [f"{m} -> {f}" for m, f in zip(moving, fixed, strict=False)]
-
-
-def _names(value: Any) -> Sequence[str]:
-    return [value] if isinstance(value, str) else list(value)
-
-
-def _plain(volume: Tensor) -> Tensor:
-    """Without MONAI's metadata, which every operation would copy."""
-    return volume.as_tensor() if hasattr(volume, "as_tensor") else volume

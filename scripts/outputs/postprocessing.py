@@ -8,7 +8,7 @@ from typing import Any
 from monai.transforms import Transform
 
 from scripts.core.pair_keys import FROM_VIEWER
-from scripts.data.label_names import read_names
+from scripts.core.seg35 import read_names
 from scripts.posterior.conclusions import conclude
 from scripts.posterior.pair_images import PairImages
 from scripts.posterior.sampler import Sampler

@@ -91,11 +91,7 @@ def fold_price(z: Tensor, factor: int = 2, smallest: float = 0.05) -> Tensor:
 
 
 class DiffusionPrior(Prior):
-    """log p(z) = −weight · ½ Σ ‖∇z‖² (decision 9), up to a constant: neighbors move alike.
-
-    Args:
-        weight: λ.
-    """
+    """log p(z) = −weight · ½ Σ ‖∇z‖² (decision 9), up to a constant: neighbors move alike."""
 
     kind = "diffusion"
 

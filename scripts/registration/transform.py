@@ -14,11 +14,7 @@ from scripts.registration.parts import Transform
 
 
 class DisplacementTransform(Transform):
-    """The sampled field is the displacement, brought to the image grid by a cubic B-spline (decision 7).
-
-    Args:
-        factor: image voxels along the edge of a field voxel.
-    """
+    """The sampled field is the displacement, brought to the image grid by a cubic B-spline (decision 7)."""
 
     kind = "displacement"
     linear: ClassVar[bool] = True
@@ -43,7 +39,6 @@ class VelocityTransform(Transform):
     are inverse to each other no longer quite are after both have gone through the spline (0.3 voxels in that case).
 
     Args:
-        factor: image voxels along the edge of a field voxel.
         steps: squarings; the first step is the velocity divided by 2^steps.
 
     Raises:

@@ -13,7 +13,7 @@ import torch
 from nibabel.orientations import axcodes2ornt, io_orientation, ornt_transform
 from scipy.ndimage import binary_fill_holes
 
-from scripts.data.label_names import read_names
+from scripts.core.seg35 import read_names
 from scripts.files.nifti import header_of
 from scripts.outputs.filing import FilingEvents
 from scripts.outputs.folder import OWN

@@ -10,7 +10,7 @@ from scipy.ndimage import map_coordinates
 
 from scripts.core.grid import Grid
 from scripts.core.pair_keys import fine_key
-from scripts.data.resolution import SmoothPaird, halved, sample_fine
+from scripts.data.resolution import halved, sample_fine, smooth_pair
 
 SHAPE = (20, 24, 16)
 
@@ -40,7 +40,7 @@ def test_a_halved_grid_covers_the_same_space():
 @pytest.mark.parametrize("flip", [False, True])
 def test_both_images_are_brought_to_the_halved_work_grid(flip):
     fixed, moving = smooth_image(), smooth_image(flip=flip)
-    item = SmoothPaird(2.0)({"fixed": fixed, "moving": moving})
+    item = smooth_pair({"fixed": fixed, "moving": moving}, 2.0)
     work = volume(np.zeros((8, 8, 6), np.float32), np.diag([2.0, 2, 2, 1]) + np.eye(4, k=3) * (3 if not flip else -15))
     item = sample_fine({**item, "fixed": work})
     grid = halved(Grid.of(work))
@@ -57,7 +57,7 @@ def test_both_images_are_brought_to_the_halved_work_grid(flip):
 
 def test_a_mask_stays_one():
     mask = volume((np.indices(SHAPE)[0] > 9).astype(np.float32), np.eye(4))
-    item = SmoothPaird(2.0)({"fixed": smooth_image(), "moving": smooth_image(), "fixed_mask": mask})
+    item = smooth_pair({"fixed": smooth_image(), "moving": smooth_image(), "fixed_mask": mask}, 2.0)
     item = sample_fine({**item, "fixed": volume(np.zeros((8, 8, 6), np.float32), np.diag([2.0, 2, 2, 1]))})
     assert item["fine_fixed_mask"].unique().tolist() == [0, 1]
     assert item["fine_fixed_mask"].shape == item["fine_fixed"].shape == torch.Size((1, 16, 16, 12))
@@ -65,7 +65,7 @@ def test_a_mask_stays_one():
 
 @pytest.mark.parametrize(("fixed", "moving", "kept"), [(1.0, 1.0, True), (1.0, 2.0, False), (1.6, 1.0, False)])
 def test_only_where_both_files_are_fine_enough(fixed, moving, kept):
-    item = SmoothPaird(2.0)({"fixed": smooth_image(fixed), "moving": smooth_image(moving)})
+    item = smooth_pair({"fixed": smooth_image(fixed), "moving": smooth_image(moving)}, 2.0)
     assert ("fine_fixed" in item) == ("fine_moving" in item) == kept
 
 
@@ -74,4 +74,4 @@ def test_only_where_both_files_are_fine_enough(fixed, moving, kept):
 )
 def test_thick_slices_are_not_fine(spacing, kept):
     image = volume(np.ones((6, 6, 6), np.float32), np.diag([*spacing, 1.0]))
-    assert (fine_key("fixed") in SmoothPaird(2.0)({"fixed": image, "moving": image})) == kept
+    assert (fine_key("fixed") in smooth_pair({"fixed": image, "moving": image}, 2.0)) == kept

@@ -24,7 +24,7 @@ class Progress:
         engine.add_event_handler(Events.STARTED, self._start)
         engine.add_event_handler(Events.ITERATION_COMPLETED, self._step)
         engine.add_event_handler(Events.COMPLETED, self._close)
-        engine.add_event_handler(Events.EXCEPTION_RAISED, self._fail)
+        engine.add_event_handler(Events.EXCEPTION_RAISED, self._close)
 
     def _start(self, engine: Any) -> None:
         total = (engine.state.max_epochs or 0) * (engine.state.epoch_length or 0)
@@ -39,11 +39,9 @@ class Progress:
         assert self._display is not None
         self._display(engine.state.iteration, ", ".join(f"{name}={value:.3f}" for name, value in self._shown.items()))
 
-    def _close(self, engine: Any) -> None:
+    def _close(self, engine: Any, error: Exception | None = None) -> None:
         del engine
         if self._display is not None:
             self._display.close()
-
-    def _fail(self, engine: Any, error: Exception) -> None:
-        self._close(engine)
-        raise error
+        if error is not None:
+            raise error

@@ -67,5 +67,4 @@ def draw(output: dict[str, Any]) -> Figure:
 
 def _first(volume: Tensor) -> Tensor:
     """[B, C, X, Y, Z] or [C, X, Y, Z] to the first [C, X, Y, Z], a plain float tensor."""
-    volume = volume.as_tensor() if hasattr(volume, "as_tensor") else volume
-    return (volume[0] if volume.ndim == 5 else volume).detach().to(torch.float32)
+    return (volume[0] if volume.ndim == 5 else volume).as_subclass(Tensor).detach().to(torch.float32)
