@@ -98,7 +98,8 @@ def _set_affine(image: nib.Nifti1Image, affine: np.ndarray, header: Any) -> None
     near a rotation by 180°. Where it is not the affine, its code says that it is not there. A fixed image that has such
     a qform itself keeps it: the result must not lie elsewhere in tools that prefer it.
     """
-    qform, sform = _codes(header)
+    has_codes = isinstance(header, nib.Nifti1Header)  # those of other formats have none
+    qform, sform = (int(header[f"{form}_code"]) if has_codes else 0 for form in ("qform", "sform"))
     tolerance = 1e-6 if header is None or not qform else 1e-3
     if not qform and not sform:
         qform = sform = _ALIGNED
@@ -109,13 +110,6 @@ def _set_affine(image: nib.Nifti1Image, affine: np.ndarray, header: Any) -> None
     if wrong[:3, :3].max() > tolerance * edges.max() or wrong[:3, 3].max() > 1e-6 * max(1, np.abs(affine[:3, 3]).max()):
         image.set_qform(None, code=0)
         image.set_sform(affine, code=sform or _ALIGNED)
-
-
-def _codes(header: Any) -> tuple[int, int]:
-    """Codes of qform and sform; (0, 0) for a header without them, of another format for instance."""
-    if not isinstance(header, nib.Nifti1Header):
-        return 0, 0
-    return int(header["qform_code"]), int(header["sform_code"])
 
 
 def header_of(path: str | Path) -> Any:

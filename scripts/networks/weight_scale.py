@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from scripts.core.processes import ALONE, Processes
 
+DECAY = 0.9
+"""Weight of what was known before a step."""
+
 
 class WeightScale(nn.Module):
     """σ_α: the running spread of log-weights that makes a temperature mean the same for all pairs (decision 10).
@@ -18,11 +21,8 @@ class WeightScale(nn.Module):
 
     value: Tensor
 
-    def __init__(self, decay: float = 0.9) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        if not 0 <= decay < 1:
-            raise ValueError(f"decay must be in [0, 1), got {decay}")
-        self.decay = decay
         self.register_buffer("value", torch.full((), math.nan, dtype=torch.float64))
 
     @torch.no_grad()
@@ -38,7 +38,7 @@ class WeightScale(nn.Module):
         """
         spread = processes.mean(log_weights.double().std(dim=0).mean()).to(self.value.device)
         known = self.value > 0  # NaN is not
-        average = torch.where(known, self.decay * self.value + (1 - self.decay) * spread, spread)
+        average = torch.where(known, DECAY * self.value + (1 - DECAY) * spread, spread)
         self.value.copy_(torch.where(average.isfinite() & (average > 0), average, self.value))
         return torch.where(self.value > 0, self.value, 1.0)
 

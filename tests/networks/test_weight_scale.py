@@ -18,18 +18,11 @@ def test_first_spread_is_taken_as_is():
 
 
 def test_later_spreads_are_averaged_exponentially():
-    scale = WeightScale(decay=0.9)
+    scale = WeightScale()
     for spread in (2.0, 5.0, 1.0):
         scale.update(torch.tensor([-spread, 0.0, spread]) + 1e6)
     # 2 → 0.9 · 2 + 0.1 · 5 = 2.3 → 0.9 · 2.3 + 0.1 · 1 = 2.17
     assert float(scale.value) == pytest.approx(2.17)
-
-
-def test_without_decay_only_the_last_counts():
-    scale = WeightScale(decay=0.0)
-    for spread in (2.0, 5.0):
-        scale.update(torch.tensor([-spread, 0.0, spread]))
-    assert float(scale.value) == pytest.approx(5.0)
 
 
 def test_large_log_weights_keep_their_spread():
@@ -106,12 +99,6 @@ class TestInsideTheNetwork:
         network.weight_scale.update(torch.tensor([0.0, 2.0, 4.0]))
         assert trained_scale(network) == pytest.approx(2.0)
         assert trained_scale(torch.nn.Linear(2, 2)) is None
-
-
-@pytest.mark.parametrize("decay", [-0.1, 1.0, 1.5])
-def test_refuses_a_decay_that_is_none(decay):
-    with pytest.raises(ValueError, match=rf"decay must be in \[0, 1\), got {decay}"):
-        WeightScale(decay)
 
 
 def test_a_batch_counts_by_the_mean_of_its_spreads():
