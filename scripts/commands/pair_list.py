@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from monai.data import Dataset
-from nibabel.orientations import inv_ornt_aff
 
 from scripts.commands.options import given
 from scripts.core.errors import DataError, shorten
@@ -118,7 +118,10 @@ def example_pair(folder: Path) -> dict[str, Any]:
         image, label = subject.image, subject.label
         if role == "moving":
             image, label = image[::-1, :, ::-1], label[::-1, :, ::-1]
-            grid = Grid(grid.shape, grid.affine @ inv_ornt_aff(((0, -1), (1, 1), (2, -1)), grid.shape))
+            affine = grid.affine.copy()
+            affine[:3, 3] += affine[:3, [0, 2]] @ (np.array(grid.shape)[[0, 2]] - 1)
+            affine[:3, [0, 2]] *= -1
+            grid = Grid(grid.shape, affine)
         for key, values in ((role, image), (f"{role}_label", label)):
             path = folder / f"{'label' if key.endswith('label') else 'brain'}_{'AB'[number]}.nii.gz"
             write_volume(path, values.copy(), grid)
