@@ -20,7 +20,7 @@ from scripts.data.pairs import PairDataset
 from scripts.data.transforms import load_transforms
 from scripts.evaluation import pair_report
 from scripts.evaluation.pair_report import LabeledPair
-from scripts.evaluation.pair_result import CURVES, DICE_SCORES, PAIR_SCORES, RIBBON_SCORES, PairResult
+from scripts.evaluation.pair_result import CURVES, DICE_SCORES, PAIR_SCORES, STRUCTURE_SCORES, PairResult
 from scripts.evaluation.results import ResultStore
 from scripts.evaluation.summary_table import Summary, format_tables, summarize_results, to_json
 from scripts.posterior.dice import dice_per_structure
@@ -66,7 +66,7 @@ def score(registered: Registered, pair: LabeledPair, labels: Sequence[int] = SCO
         **dict.fromkeys(("fold_mu", "fold_mean", "fold_oracle"), folds),
         **times,
     }
-    structures = {**dict.fromkeys(DICE_SCORES, dice.tolist()), **dict.fromkeys(RIBBON_SCORES, missing)}
+    structures = {**dict.fromkeys(STRUCTURE_SCORES, missing), **dict.fromkeys(DICE_SCORES, dice.tolist())}
     return PairResult(*pair.names, tuple(labels), structures, scores, {name: [] for name in CURVES})
 
 

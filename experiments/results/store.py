@@ -98,8 +98,8 @@ def read(folder: Path, name: str) -> list[PairResult]:
                 row["fixed"],
                 row["moving"],
                 labels=tuple(int(r["label"]) for r in own),
-                structures={score: [_number(r[score]) for r in own] for score in STRUCTURE_SCORES},
-                pair={score: _number(row[score]) for score in PAIR_SCORES},
+                structures={score: [_number(r.get(score, "")) for r in own] for score in STRUCTURE_SCORES},
+                pair={score: _number(row.get(score, "")) for score in PAIR_SCORES},
                 curves={},
             )
         )

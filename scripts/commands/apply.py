@@ -18,7 +18,7 @@ from scripts.core.device import usable_device
 from scripts.core.errors import DataError
 from scripts.core.seg35 import read_names
 from scripts.data.corrections import read_correction
-from scripts.data.pair_again import prepare_again
+from scripts.data.pair_again import prepare_again, registered_images
 from scripts.evidence.knowledge import Knowledge
 from scripts.evidence.landmarks import read_landmarks
 from scripts.outputs import ResultHandler, all_handlers
@@ -124,6 +124,9 @@ class Application:
             written = sorted(path for path in folder.rglob("*") if path.is_file())
         if not carried:
             return written
+        if self.label is not None and posterior.spread.local and posterior.images is None:
+            named = {role: path for role, path in self.files.items() if path is not None}
+            posterior.images = registered_images(posterior.space, posterior.files, named)
         job = Carrier(posterior, folder, self.mode == "samples", self.overwrite)
         if self.image is not None:
             job.take_image(self.image)

@@ -87,7 +87,8 @@ class Carrier:
             if dense:
                 displacement = mean if not self.all_samples else self.space.displacement(points[None])[0].cpu()
                 if self.labels is not None:
-                    self.labels[0].add(displacement, count)
+                    local = self.posterior.local_weights if self.all_samples else None
+                    self.labels[0].add(displacement, count, None if local is None else local(displacement))
                 if self.image is not None and self.all_samples:
                     warped = self.space.warp(self.image[0], displacement, self.image[1]).double()
                     # Welford: the spread of bright voxels must not drown in their brightness.
@@ -109,7 +110,9 @@ class Carrier:
             self._write_labels(*self.labels)
         if self.points is not None:
             path = self.folder / f"{self.points[1]}_moved.csv"
-            write_points(self.points[0], np.stack(places), weights, path)
+            ras = self.points[0].ras
+            at_mean = ras + self.space.displacement_at(self.posterior.mean.cpu().numpy(), ras)
+            write_points(self.points[0], np.stack(places), weights, path, self.space.align(at_mean))
         if self.transforms is not None:
             samples = ((index, times, points.cpu().numpy()) for index, times, points in self.posterior.samples())
             self.files += self._write_transforms(self.transforms, samples)

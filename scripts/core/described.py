@@ -17,7 +17,7 @@ from scripts.core.errors import DataError
 
 KINDS: dict[str, type[Described]] = {}
 """Classes by the name that they have in files."""
-HOMES = ("scripts.registration", "scripts.networks", "scripts.inference")
+HOMES = ("scripts.registration", "scripts.networks", "scripts.inference", "scripts.posterior")
 """Packages that are searched for a kind that is not known yet: a new part is one new file in one of them."""
 
 T = TypeVar("T", bound="Described")

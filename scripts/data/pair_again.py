@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Mapping
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,9 @@ from scripts.data.pair_input import preparation
 from scripts.data.resolution import IMAGES
 from scripts.data.transforms import PlainCompose
 from scripts.registration.space import PairSpace
+
+
+logger = logging.getLogger(__name__)
 
 
 def prepare_again(space: PairSpace, known: Mapping[str, str], files: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -51,6 +55,27 @@ def prepare_again(space: PairSpace, known: Mapping[str, str], files: Mapping[str
         if key in files or not key.endswith("label") or Path(path).exists()
     }
     return dict(pair_again_transforms(space)(paths))
+
+
+def registered_images(
+    space: PairSpace, known: Mapping[str, str], files: Mapping[str, str] | None = None
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The fixed and the moving file's volumes, [X, Y, Z] and [X', Y', Z']; None, with a warning, if they are gone.
+
+    Raises:
+        DataError: for files that cannot be read, or others than those that were registered.
+    """
+    named = {**known, **(files or {})}
+    paths = {role: str(Path(named[role]).expanduser()) for role in IMAGES if role in named}
+    if len(paths) < len(IMAGES) or not all(Path(path).exists() for path in paths.values()):
+        logger.warning(
+            "The images that were registered are not there any more, so all samples count alike in the probabilities; "
+            "name them with --fixed and --moving."
+        )
+        return None
+    data = check_grids(LoadVolumed(IMAGES)(dict(paths)), space)
+    fixed, moving = (data[role].as_tensor()[0] for role in IMAGES)
+    return fixed, moving
 
 
 def pair_again_transforms(space: PairSpace) -> Compose:

@@ -71,6 +71,21 @@ def reliability_curve(probability: Tensor, truth: Tensor, bins: int = 10) -> Rel
     return ReliabilityCurve(voxels, claimed / voxels, observed / voxels)
 
 
+def brier_score(probability: Tensor, truth: Tensor) -> Tensor:
+    """Mean of (p − y)² over voxels, float64, shape []; NaN without any. Proper: it is least for honest probabilities."""
+    return (probability.double() - truth.double()).square().mean()
+
+
+def log_score(probability: Tensor, truth: Tensor, samples: float) -> Tensor:
+    """Mean of −log of the probability that was given to what is there, nats, float64, shape [].
+
+    K samples cannot say less than 1/K but 0, and one voxel of probability 0 would make the score infinite: probabilities
+    are taken as (K p + ½) / (K + 1), the expectation of a frequency that was seen K p times in K under Jeffreys' prior.
+    """
+    honest = (samples * probability.double() + 0.5) / (samples + 1)
+    return -torch.where(truth.bool(), honest, 1 - honest).log().mean()
+
+
 def voxel_error(probability: Tensor, truth: Tensor) -> Tensor:
     """E(x) = |𝟙(p̂ > ½) − Y(x)|: 1.0 where the majority of samples is wrong; shapes [N], float64."""
     return ((probability > 0.5) != truth.bool()).double()

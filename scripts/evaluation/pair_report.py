@@ -16,12 +16,19 @@ import torch
 from torch import Tensor
 
 from scripts.core.errors import DataError
-from scripts.evaluation.calibration import binary_entropy, reliability_curve, sparsification_curves, voxel_error
-from scripts.evaluation.pair_result import CURVES, FRACTIONS, RIBBON_SCORES, PairResult
+from scripts.evaluation.calibration import (
+    binary_entropy,
+    brier_score,
+    log_score,
+    reliability_curve,
+    sparsification_curves,
+    voxel_error,
+)
+from scripts.evaluation.pair_result import CURVES, FRACTIONS, LEVELS, RIBBON_SCORES, VOLUME_SCORES, PairResult
 from scripts.evaluation.ribbon import label_ribbons
 from scripts.gaussian.noise import fold
 from scripts.posterior.conclusions import figure_window
-from scripts.posterior.dice import dice_per_structure
+from scripts.posterior.dice import dice_per_structure, label_counts
 from scripts.posterior.field_moments import FieldMoments
 from scripts.posterior.folds import fold_percentage
 from scripts.posterior.label_maps import check_labels, encode_labels
@@ -32,6 +39,10 @@ from scripts.posterior.sampler import Sampler
 from scripts.posterior.settings import Clock
 from scripts.registration.local_correlation import local_ncc
 from scripts.registration.warp import warp
+
+
+FOLDS_OF = 8
+"""So many samples are looked at for folds."""
 
 
 class LabeledPair(NamedTuple):
@@ -90,12 +101,16 @@ def evaluate_pair(sampler: Sampler, pair: LabeledPair, labels: Sequence[int], ra
 def score(posterior: Posterior, pair: LabeledPair, labels: Sequence[int], radius: int = 3) -> PairResult:
     """Score the posterior of one pair by its label maps; without the seconds that it took."""
     labels, space, truth = check_labels(labels), posterior.space, pair.fixed_label
-    samples, moments, fold_oracle = LabelSamples(labels, truth=truth), FieldMoments(), math.nan
+    samples, moments, fold_oracle = LabelSamples(labels, space.fixed.voxel_volume, truth), FieldMoments(), math.nan
+    folds: list[float] = []
     for _, count, points in posterior.samples():
         displacement = space.displacement(points[None])  # [1, 3, X, Y, Z] in mm, the only one in memory
-        samples.add(space.warp_labels(pair.moving_label, displacement[0]), count)
+        local = None if posterior.local_weights is None else posterior.local_weights(displacement[0])
+        samples.add(space.warp_labels(pair.moving_label, displacement[0]), count, local)
         if samples.oracle == len(samples) - 1:  # the best so far
             fold_oracle = float(fold_percentage(space.in_fixed_voxels(displacement)))
+        if len(folds) < FOLDS_OF:
+            folds.append(float(fold_percentage(space.in_fixed_voxels(displacement))))
         moments.add(displacement, count)
 
     def dice_and_folds(displacement: Tensor) -> tuple[Tensor, float]:
@@ -105,7 +120,11 @@ def score(posterior: Posterior, pair: LabeledPair, labels: Sequence[int], radius
     dice_before, _ = dice_and_folds(torch.zeros(1, 3, *truth.shape, device=truth.device))
     dice_mu, fold_mu = dice_and_folds(space.displacement(posterior.center()[None]))
     dice_mean, fold_mean = dice_and_folds(space.displacement(posterior.mean[None]))
-    dice = {"dice_mu": dice_mu, "dice_mean": dice_mean, "dice_oracle": samples.dice[samples.oracle]}
+    dice = {
+        "dice_mu": dice_mu, "dice_mean": dice_mean, "dice_oracle": samples.dice[samples.oracle],
+        "dice_labels": dice_per_structure(samples.summary().label, truth, labels),
+        "dice_sample": (samples.weights[:, None] * samples.dice).sum(0),
+    }  # fmt: skip
 
     total_variance = moments.variance[0].sum(0)  # [X, Y, Z], mm²
     ribbons, curves = score_ribbons(samples, total_variance / 3, truth, radius)
@@ -117,6 +136,8 @@ def score(posterior: Posterior, pair: LabeledPair, labels: Sequence[int], radius
         "fold_mu": fold_mu,
         "fold_mean": fold_mean,
         "fold_oracle": fold_oracle,
+        "fold_samples": sum(folds) / len(folds),
+        **score_classes(samples, truth, radius),
         "displacement_variance": variance / 3,
         "displacement_variance_total": variance,
         **_correlation(posterior, pair.images),
@@ -126,7 +147,11 @@ def score(posterior: Posterior, pair: LabeledPair, labels: Sequence[int], radius
         "unique": float(len(samples)),
         "samples": moments.weight,
     }
-    structures = {**{name: values.tolist() for name, values in dice.items()}, **ribbons}
+    structures = {
+        **{name: values.tolist() for name, values in dice.items()},
+        **ribbons,
+        **score_volumes(samples, truth),
+    }
     return PairResult(*pair.names, labels, structures, scores, curves)
 
 
@@ -161,7 +186,8 @@ def score_ribbons(
         entropy, error = binary_entropy(probability), voxel_error(probability, inside)
         by_label, by_spread = (sparsification_curves(score, error) for score in (entropy, spread))
         reliability = reliability_curve(probability, inside)
-        rows.append([reliability.error, by_label.area, by_spread.area, entropy.mean(), spread.mean()])
+        proper = (brier_score(probability, inside), log_score(probability, inside, len(samples)))
+        rows.append([reliability.error, by_label.area, by_spread.area, entropy.mean(), spread.mean(), *proper])
         sums = [reliability.voxels * share.nan_to_num() for share in (reliability.confidence, reliability.accuracy)]
         bins.append(torch.stack([reliability.voxels.double(), *sums]))  # [3, M]
         if len(error):
@@ -170,3 +196,39 @@ def score_ribbons(
     curves = [*torch.stack(bins).sum(0), *(torch.stack(kept).mean(0) if kept else fractions.new_empty(3, 0))]
     columns = dict(zip(RIBBON_SCORES, torch.stack([torch.stack(row) for row in rows]).T.tolist(), strict=True))
     return columns, {name: values.tolist() for name, values in zip(CURVES, curves, strict=True)}
+
+
+def score_classes(samples: LabelSamples, truth: Tensor, radius: int) -> dict[str, float]:
+    """Proper scores of all structures and "none of them" together, in the union of the ribbons."""
+    codes = encode_labels(truth, samples.labels)
+    near = torch.zeros(truth.shape, dtype=torch.bool, device=truth.device)
+    for ribbon in label_ribbons(truth, samples.labels, radius):
+        near[ribbon.box] |= ribbon.mask
+    squares, given, none = (torch.zeros(truth.shape, dtype=torch.float64, device=truth.device) for _ in range(3))
+    none += 1
+    for code, label in enumerate(samples.labels, start=1):
+        probability = samples.probability(label)
+        squares += probability.square()
+        none -= probability
+        given = torch.where(codes == code, probability, given)
+    given = torch.where(codes == 0, none, given)[near]
+    brier = (squares + none.square())[near] - 2 * given + 1  # Σ (p − y)² = Σ p² − 2 p_true + 1
+    return {
+        "brier_classes": float(brier.mean()),
+        "log_score_classes": float(log_score(given, torch.ones_like(given), len(samples))),
+    }
+
+
+def score_volumes(samples: LabelSamples, truth: Tensor) -> dict[str, list[float]]:
+    """Are volumes where their intervals say? NaN for structures that the fixed person has not."""
+    codes = encode_labels(truth, samples.labels)
+    true = label_counts(codes, len(samples.labels)).double() * samples.voxel_volume
+    true[true == 0] = math.nan
+    deviation = samples.volumes.std(0) if len(samples) > 1 else torch.full_like(true, math.nan)
+    mean = samples.volume_interval().mean
+    columns = {"volume": mean + 0 * true, "volume_true": true, "volume_z_square": ((true - mean) / deviation).square()}
+    for level in LEVELS:
+        _, lower, upper = samples.volume_interval(level / 100)
+        inside = ((lower <= true) & (true <= upper)).double()
+        columns |= {f"inside_{level}": inside + 0 * true, f"width_{level}": (upper - lower) / true}
+    return {name: columns[name].tolist() for name in VOLUME_SCORES}

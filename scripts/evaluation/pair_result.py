@@ -8,6 +8,8 @@ DICE_SCORES = (
     "dice_mu",  # of the proposal's mean
     "dice_mean",  # of the mean of the resampled fields
     "dice_oracle",  # of the sample with the highest mean Dice (decision 18)
+    "dice_labels",  # of the most probable labels
+    "dice_sample",  # mean over single samples
 )
 RIBBON_SCORES = (
     "ece",  # expected calibration error (decision 15)
@@ -15,14 +17,28 @@ RIBBON_SCORES = (
     "ause_displacement",  # the same by displacement variance
     "label_entropy",  # mean, nats
     "displacement_variance",  # mean over the ribbon and the three components, mm² (decision 17)
+    "brier",  # mean of (p − y)²
+    "log_score",  # mean of −log of the probability that was given to what is there, nats
 )
-STRUCTURE_SCORES = (*DICE_SCORES, *RIBBON_SCORES)
+LEVELS = (50, 80, 95)
+"""Of intervals, in percent."""
+VOLUME_SCORES = (
+    "volume",  # expected, mm³
+    "volume_true",  # of the fixed person's own label map
+    "volume_z_square",  # ((true − expected) / standard deviation)², 1 on average if the deviation is right
+    *(f"inside_{level}" for level in LEVELS),  # 1 where the interval holds the true volume, else 0
+    *(f"width_{level}" for level in LEVELS),  # of the interval, relative to the true volume
+)
+STRUCTURE_SCORES = (*DICE_SCORES, *RIBBON_SCORES, *VOLUME_SCORES)
 PAIR_SCORES = (
     "dice_before",  # of the moving labels as they are, mean over structures
     *DICE_SCORES,  # means over structures
     "fold_mu",  # percent of the image's voxels (decision 20)
     "fold_mean",
     "fold_oracle",
+    "fold_samples",  # mean over some of the samples
+    "brier_classes",  # of all structures and "none of them" together, in the union of the ribbons: mean of Σ (p − y)²
+    "log_score_classes",  # mean of −log of the probability of the true label, nats
     "displacement_variance",  # mm², mean over the brain and over the three components (decision 17)
     "displacement_variance_total",  # the same, sum over the components: three times as much
     "ncc_before",  # squared local correlation, mean over the brain

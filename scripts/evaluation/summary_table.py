@@ -40,6 +40,22 @@ TABLES: dict[str, tuple[Column, ...]] = {
         ("Displacement variance (mm²)", ("structures", "displacement_variance"), "std_structures", _SCORE),
         ("Spearman r: variance & DSC", ("spearman", "displacement_variance"), "std_structures", _RANK),
     ),
+    "Proper scores": (
+        ("labels (DSC)", ("structures", "dice_labels"), "std_pairs", _SCORE),
+        ("sample (DSC)", ("structures", "dice_sample"), "std_pairs", _SCORE),
+        ("Brier ↓", ("structures", "brier"), "std_pairs", _SCORE),
+        ("Log score ↓", ("structures", "log_score"), "std_pairs", _SCORE),
+        ("Brier, classes ↓", ("pairs", "brier_classes"), "std_pairs", _SCORE),
+        ("Log score, classes ↓", ("pairs", "log_score_classes"), "std_pairs", _SCORE),
+        ("sample fold %", ("pairs", "fold_samples"), "std_pairs", _SCORE),
+    ),
+    "Volumes": (
+        ("in 50 %", ("structures", "inside_50"), "std_structures", _DICE),
+        ("in 80 %", ("structures", "inside_80"), "std_structures", _DICE),
+        ("in 95 %", ("structures", "inside_95"), "std_structures", _DICE),
+        ("width of 95 %", ("structures", "width_95"), "std_structures", _DICE),
+        ("mean z²", ("structures", "volume_z_square"), "std_structures", _DICE),
+    ),
     "Sampling": (
         ("ESS", ("pairs", "ess"), "std_pairs", (1, 1)),
         ("k-hat", ("pairs", "khat"), "std_pairs", (2, 2)),

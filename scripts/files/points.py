@@ -84,20 +84,23 @@ def check_inside(points: Points, grid: Grid, space: str) -> None:
         )  # fmt: skip
 
 
-def write_points(points: Points, samples: np.ndarray, weights: Sequence[float], path: Path) -> None:
+def write_points(
+    points: Points, samples: np.ndarray, weights: Sequence[float], path: Path, mean: np.ndarray | None = None
+) -> None:
     """Write where points of the fixed space lie in the moving space.
 
     Args:
         points: of the fixed space.
         samples: their places in the moving space under each sample, RAS mm, (K, P, 3).
         weights: of the samples, (K,).
+        mean: places under the mean field, (P, 3); None for the samples' mean.
         path: CSV file. Columns: name; the point (RAS); mean place in RAS and in LPS; the covariance in mm² along RAS
             (that along LPS has the signs of xz and yz reversed); the radius that holds the true place with 95 %;
             whether the point lies in the fixed image's field of view (1 or 0).
     """
     share = np.asarray(weights, dtype=np.float64)
     share = share / share.sum()
-    mean = np.einsum("k,kpc->pc", share, samples)
+    mean = np.einsum("k,kpc->pc", share, samples) if mean is None else mean
     centered = samples - mean
     covariance = np.einsum("k,kpc,kpd->pcd", share, centered, centered)
     distances = np.linalg.norm(centered, axis=2)

@@ -61,6 +61,7 @@ class Model:
         objective: of its training, with the posterior.
         voxel_mm: edge of the voxels that it works on.
         fitted: what was fitted after training; None for nothing.
+        calibration: what was fitted on people with labels, as plain data, see :mod:`scripts.posterior.calibration`.
         path: of the file that it is from, for people; None for none.
     """
 
@@ -71,11 +72,12 @@ class Model:
         voxel_mm: float = 2.0,
         fitted: Fitted | None = None,
         path: str | Path | None = None,
+        calibration: Mapping[str, Any] | None = None,
     ) -> None:
         if not voxel_mm > 0:
             raise DataError(f"--voxel_mm must be positive, got {voxel_mm!r}")
         self.network, self.objective, self.voxel_mm = network, objective, float(voxel_mm)
-        self.fitted, self.path = fitted, path
+        self.fitted, self.path, self.calibration = fitted, path, dict(calibration or {})
         self.measured = True  # σ_α in the network's weights is one of this posterior
 
     @property
@@ -126,7 +128,7 @@ class Model:
         old = self.target
         target = Target(**{"likelihood": old.likelihood, "prior": old.prior, "transform": old.transform, **changed})
         objective = make(self.objective.settings(), Objective, target=target, layout=self.layout)  # type: ignore[type-abstract]
-        model = Model(self.network, objective, self.voxel_mm, path=self.path)
+        model = Model(self.network, objective, self.voxel_mm, path=self.path, calibration=self.calibration)
         model.measured = False
         return model
 
@@ -142,6 +144,7 @@ class Model:
             "target": self.target.settings(),
             "objective": self.objective.settings(),
             "fitted": None if self.fitted is None else asdict(self.fitted),
+            "calibration": self.calibration,
         }
 
     def check(self, given: Mapping[str, Any]) -> None:

@@ -118,7 +118,8 @@ def _of_description(described: Mapping[str, Any]) -> Model:
     target = make_target(described["target"])
     objective = make(described["objective"], Objective, target=target, layout=network.layout)  # type: ignore[type-abstract]
     fitted = described.get("fitted")
-    return Model(network, objective, described["voxel_mm"], None if fitted is None else Fitted(**fitted))
+    fitted = None if fitted is None else Fitted(**fitted)
+    return Model(network, objective, described["voxel_mm"], fitted, calibration=described.get("calibration"))
 
 
 def _of_earlier_version(path: Path, content: Mapping[str, Any], expected: Model | None) -> Model:

@@ -154,7 +154,8 @@ def sample_posterior(
     """
     count = min(num_proposals, proposal.limit or num_proposals)
     weighted = weigh_proposals(proposal, target, pair, count, seed, chunk, progress, evidence)
-    return Draws.of(weighted, num_samples, temperature, scale, evenly=proposal.limit is not None)
+    evenly = proposal.limit is not None or count == num_samples
+    return Draws.of(weighted, num_samples, temperature, scale, evenly=evenly)
 
 
 def spread_of(log_weights: Tensor) -> float:

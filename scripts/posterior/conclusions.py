@@ -84,7 +84,8 @@ def _summarize(
             samples[index] = (count, points)
             accumulator.add(points, count)
             if labels is not None:
-                labels.add(posterior.space.displacement(points[None])[0].cpu(), count)
+                displacement, weights = posterior.space.displacement(points[None])[0].cpu(), posterior.local_weights
+                labels.add(displacement, count, None if weights is None else weights(displacement))
             advance(len(samples))
     return accumulator.summary(), samples
 

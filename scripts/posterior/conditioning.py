@@ -54,7 +54,9 @@ def condition_again(
         DataError: see :func:`check_conditionable`; for evidence that is not usable.
     """
     check_conditionable(posterior)
-    found = Found(posterior.raw, posterior.layout, posterior.target, posterior.space, posterior.proposal)
+    found = Found(
+        posterior.raw, posterior.layout, posterior.target, posterior.space, posterior.proposal, posterior.spread
+    )
     weighting = Weighting(posterior.draws.temperature, posterior.draws.scale)
     return given(found, pair, knowledge, settings, weighting, clock, before=posterior.mean)
 
@@ -110,7 +112,7 @@ def given(
             gaussian = plain.around(mean, known.around(mean))
     steps = {"refine_steps": settings.refine_steps, "detail_steps": settings.detail_steps}
     raw = found.layout.with_means(found.raw, mean)
-    now = Found(raw, found.layout, found.target, known.space, gaussian, gaussian.observations, steps)
+    now = Found(raw, found.layout, found.target, known.space, gaussian, found.spread, gaussian.observations, steps)
     evidence = None if known.outline is None else known.outline.log_correction
     posterior = draw(now, pair, settings, weighting, evidence, clock)
     earlier = Field(found.target.transform.control_points(proposal.mean)[0] if before is None else before, space)

@@ -45,6 +45,7 @@ class LabelSamples:
     """Accumulate warped label maps, weighted, and summarize them.
 
     Weights need no normalization. Sums are in float64, so that k of K equal weights have exactly the probability k / K.
+    A sample may have a weight for each voxel, see :mod:`~scripts.posterior.local_weights`; then all have.
 
     Args:
         labels: the S label ids; any other value counts as "none of them".
@@ -71,6 +72,7 @@ class LabelSamples:
         self._boxes: list[Box] = [EMPTY] * len(self.labels)
         self._sums: list[Tensor] = []  # S summed weights, float64, each of its box's shape
         self._total_weight = 0.0
+        self._local: Tensor | None = None  # summed weights of each voxel, float64, [X, Y, Z]
         self._weights: list[float] = []
         self._counts: list[Tensor] = []
         self._overlaps: list[Tensor] = []
@@ -91,16 +93,17 @@ class LabelSamples:
         """Shape [X, Y, Z] of the label maps."""
         return self._total()[1]
 
-    def add(self, label_map: Tensor, weight: float = 1.0) -> None:
+    def add(self, label_map: Tensor, weight: float = 1.0, local: Tensor | None = None) -> None:
         """Take one sample into account.
 
         Args:
             label_map: label values, shape [X, Y, Z].
             weight: its weight, not negative; equal weights are best given as 1, repeated samples as their number.
+            local: a factor of the weight for each voxel, positive, shape [X, Y, Z]; None for 1.
 
         Raises:
-            ValueError: when the shape differs from the earlier ones, the weight is negative or not finite, or see
-                :func:`~scripts.posterior.label_maps.encode_labels`.
+            ValueError: when the shape differs from the earlier ones, the weight is negative or not finite, some samples
+                have local weights and others have not, or see :func:`~scripts.posterior.label_maps.encode_labels`.
         """
         if label_map.ndim != 3 or (self._shape is not None and label_map.shape != self._shape):
             expected = "[X, Y, Z]" if self._shape is None else tuple(self._shape)
@@ -108,13 +111,19 @@ class LabelSamples:
         weight = float(weight)
         if not 0 <= weight < float("inf"):
             raise ValueError(f"expected a finite weight of 0 or more, got {weight}")
+        if self._weights and (local is None) != (self._local is None):
+            raise ValueError("expected local weights for all samples or for none")
         codes = encode_labels(label_map, self.labels)
         counts = label_counts(codes, len(self.labels))
         self._shape = label_map.shape
         if not self._sums:
             self._sums = [torch.zeros(0, 0, 0, dtype=torch.float64, device=codes.device)] * len(self.labels)
-        for total, hit in zip(self._sums, self._hits(codes, counts), strict=True):
-            total.add_(hit, alpha=weight)
+        hits = self._hits(codes, counts)  # may enlarge the boxes, and the sums with them
+        for total, hit, box in zip(self._sums, hits, self._boxes, strict=True):
+            total.add_(hit if local is None else hit * local[box], alpha=weight)
+        if local is not None:
+            self._local = torch.zeros(local.shape, dtype=torch.float64) if self._local is None else self._local
+            self._local.add_(local, alpha=weight)
         self._weights.append(weight)
         # One by one in the order of the samples, as the voxels' sums: where all agree the two are equal to the bit, and
         # rounding, which is monotonic, never lifts a voxel's sum above the total.
@@ -160,7 +169,8 @@ class LabelSamples:
         i = self.labels.index(label)
         result = torch.zeros(box_shape(box), dtype=torch.float64, device=self._counts[0].device)
         common = intersection(self._boxes[i], box)
-        result[relative(common, box)] = self._sums[i][relative(common, self._boxes[i])] / total
+        shares = self._sums[i][relative(common, self._boxes[i])] / self._totals(common)
+        result[relative(common, box)] = shares
         return result
 
     def summary(self) -> LabelSummary:
@@ -173,20 +183,21 @@ class LabelSamples:
         """
         total, shape = self._total()
         device = self._counts[0].device
-        none = torch.full(shape, total, dtype=torch.float64, device=device)  # weight of "none of them"
+        totals = torch.full(shape, total, dtype=torch.float64, device=device) if self._local is None else self._local
+        none = totals.clone()  # weight of "none of them"
         best = torch.zeros_like(none)
         entropy = torch.zeros_like(none)
         label = torch.zeros(shape, dtype=torch.int32, device=device)
         for id_, box, weight in zip(self.labels, self._boxes, self._sums, strict=True):
             none[box] -= weight
-            entropy[box] += torch.special.entr(weight / total)
+            entropy[box] += torch.special.entr(weight / totals[box])
             better = weight > best[box]
             best[box] = torch.where(better, weight, best[box])
             label[box] = torch.where(better, id_, label[box])
-        none[none < 1e-12 * total] = 0  # unequal weights leave rounding errors where the structures take all
-        entropy += torch.special.entr(none / total)
+        none[none < 1e-12 * totals] = 0  # unequal weights leave rounding errors where the structures take all
+        entropy += torch.special.entr(none / totals)
         label.masked_fill_(none >= best, 0)
-        return LabelSummary(label, torch.maximum(none, best) / total, entropy)
+        return LabelSummary(label, torch.maximum(none, best) / totals, entropy)
 
     @property
     def weights(self) -> Tensor:
@@ -200,14 +211,27 @@ class LabelSamples:
         self._total()
         return torch.stack(self._counts).double() * self.voxel_volume
 
+    @property
+    def mean_volumes(self) -> Tensor:
+        """Expected volume of every structure in mm³, the sum of its probabilities, float64, shape [S]."""
+        self._total()
+        sums = zip(self._sums, self._boxes, strict=True)
+        return self.voxel_volume * torch.stack([(weight / self._totals(box)).sum() for weight, box in sums])
+
     def volume_interval(self, level: float = 0.95) -> VolumeInterval:
-        """Posterior mean and central credible interval of every structure's volume, at a level in 0 … 1."""
+        """Posterior mean and central credible interval of every structure's volume, at a level in 0 … 1.
+
+        With local weights no sample has a weight of its own: their volumes say how wide the interval is, the
+        probabilities where it lies.
+        """
         if not 0 < level < 1:
             raise ValueError(f"expected a credible level between 0 and 1, got {level}")
         volumes, weights = self.volumes, self.weights
         tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64, device=volumes.device)
-        lower, upper = weighted_quantile(volumes, weights, tails)
-        return VolumeInterval((weights[:, None] * volumes).sum(0), lower, upper)
+        mean = (weights[:, None] * volumes).sum(0)
+        shift = torch.ones_like(mean) if self._local is None else self.mean_volumes / mean.clamp_min(1e-12)
+        lower, upper = weighted_quantile(volumes * shift, weights, tails)
+        return VolumeInterval(mean * shift, lower, upper)
 
     @property
     def dice(self) -> Tensor:
@@ -223,6 +247,10 @@ class LabelSamples:
     def oracle(self) -> int:
         """Index of the sample with the highest mean Dice (decision 18); needs ``truth``."""
         return int(oracle_index(self.dice))
+
+    def _totals(self, box: Box) -> Tensor | float:
+        """Total weight of the voxels of a box."""
+        return self._total_weight if self._local is None else self._local[box]
 
     def _total(self) -> tuple[float, torch.Size]:
         """Total weight and the volume's shape; ValueError before the first sample with a weight."""

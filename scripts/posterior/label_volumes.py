@@ -71,9 +71,15 @@ class LabelAccumulator:
         self.fixed_label = fixed_label
         self._samples = LabelSamples(self.values, voxel_volume=space.fixed.voxel_volume)
 
-    def add(self, displacement: Tensor, weight: float) -> None:
-        """Take one field into account: its displacement at the fixed file's voxels [3, X, Y, Z], mm."""
-        self._samples.add(self.space.warp_labels(self.moving_label, displacement, self.source), weight)
+    def add(self, displacement: Tensor, weight: float, local: Tensor | None = None) -> None:
+        """Take one field into account.
+
+        Args:
+            displacement: at the fixed file's voxels [3, X, Y, Z], mm.
+            weight: how often it counts.
+            local: see :meth:`~scripts.posterior.label_samples.LabelSamples.add`.
+        """
+        self._samples.add(self.space.warp_labels(self.moving_label, displacement, self.source), weight, local)
 
     def result(self) -> LabelResult:
         """What the samples say together."""

@@ -29,6 +29,7 @@ class PairImages:
         names: of the moving and the fixed image.
         files: paths by role; empty for images that are from nowhere.
         moving_label: label values on the moving file's grid, [X', Y', Z'], which evidence about structures needs.
+        on_files: the fixed and the moving file's own volumes, [X, Y, Z] and [X', Y', Z'], for local weights.
     """
 
     fixed: Tensor
@@ -39,6 +40,7 @@ class PairImages:
     names: tuple[str, str] = ("moving", "fixed")
     files: Mapping[str, str] = field(default_factory=dict)
     moving_label: np.ndarray | None = None
+    on_files: tuple[Tensor, Tensor] | None = None
 
     @classmethod
     def of_item(cls, item: Mapping[str, Any], factor: int, device: torch.device | str = "cpu") -> Self:
@@ -63,7 +65,8 @@ class PairImages:
         label = item["moving_label"].as_tensor()[0].numpy() if "moving_label" in item else None
         mask = volume("fixed_mask") if "fixed_mask" in item else None
         files = dict(item.get("files", {}))
-        return cls(volume("fixed"), volume("moving"), space, mask, fine, names, files, label)
+        on_files = (_plain(item["fixed_file"])[0], _plain(item["moving_file"])[0])
+        return cls(volume("fixed"), volume("moving"), space, mask, fine, names, files, label, on_files)
 
     @classmethod
     def on_one_grid(
@@ -72,7 +75,8 @@ class PairImages:
         """Two images that are compared voxel by voxel, as trainings have them: [1, 1, X, Y, Z] each."""
         affine = fixed.affine.reshape(-1, 4, 4)[0].numpy() if isinstance(fixed, MetaTensor) else np.eye(4)
         grid = Grid(tuple(fixed.shape[2:]), affine)  # type: ignore[arg-type]
-        return cls(_plain(fixed), _plain(moving), PairSpace(grid, grid, grid, factor=factor), names=names)
+        space, on_files = PairSpace(grid, grid, grid, factor=factor), (_plain(fixed)[0, 0], _plain(moving)[0, 0])
+        return cls(_plain(fixed), _plain(moving), space, names=names, on_files=on_files)
 
 
 def _plain(volume: Tensor) -> Tensor:

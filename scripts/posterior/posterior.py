@@ -20,6 +20,8 @@ from scripts.inference.observations import Observations
 from scripts.inference.proposals import Draws, redraw
 from scripts.networks.layout import Layout, Proposal
 from scripts.posterior.label_samples import LabelSamples
+from scripts.posterior.local_weights import LocalWeights
+from scripts.posterior.spread import NetworkSpread, Spread
 from scripts.registration.space import PairSpace
 from scripts.registration.target import Target
 
@@ -41,6 +43,9 @@ class Posterior:
         steps: `refine_steps` and `detail_steps` that led to the proposal's mean.
         gains: what these steps gained in the log-posterior, under the same names.
         conditioning: figures of the evidence and of what it did; empty without any.
+        spread: how it was made, and how labels are weighed.
+        images: the fixed and the moving file's volumes, [X, Y, Z] and [X', Y', Z'], which local weights need; None where
+            they are not at hand.
         of_earlier_version: it was read from a file that does not say what its weights were made of.
     """
 
@@ -56,6 +61,8 @@ class Posterior:
     steps: Mapping[str, int] = field(default_factory=dict)
     gains: Mapping[str, float] = field(default_factory=dict)
     conditioning: Mapping[str, Any] = field(default_factory=dict)
+    spread: Spread = field(default_factory=NetworkSpread)
+    images: tuple[Tensor, Tensor] | None = None
     of_earlier_version: bool = False
 
     @cached_property
@@ -80,12 +87,20 @@ class Posterior:
         """Control points of the proposal's own mean μ, [3, x, y, z]."""
         return self.target.transform.control_points(self.proposal.mean)[0]
 
+    @cached_property
+    def local_weights(self) -> LocalWeights | None:
+        """Weights of each voxel and sample; None where all voxels have the sample's own."""
+        if not self.spread.local or self.images is None:
+            return None
+        return LocalWeights(*self.images, self.space, self.space.displacement(self.mean[None])[0])
+
     def labels(self, moving_label: Tensor, values: list[int], chunk: int = CHUNK) -> LabelSamples:
         """What samples say about structures on the fixed file's grid; `moving_label` is [X', Y', Z']."""
         out = LabelSamples(values, voxel_volume=self.space.fixed.voxel_volume)
         for _, count, points in self.samples(chunk):
             displacement = self.space.displacement(points[None])[0].cpu()
-            out.add(self.space.warp_labels(moving_label, displacement), count)
+            local = None if self.local_weights is None else self.local_weights(displacement)
+            out.add(self.space.warp_labels(moving_label, displacement), count, local)
         return out
 
 

@@ -21,13 +21,14 @@ from scripts.inference.observations import Observations
 from scripts.inference.proposals import Draws, Weighted
 from scripts.networks.layout import Layout
 from scripts.posterior.posterior import Posterior
+from scripts.posterior.spread import Spread
 from scripts.registration.space import PairSpace
 from scripts.registration.target import make_target
 
 FORMAT = "structured-sir posterior"
-VERSION = 5
+VERSION = 6
 """1: without `target`, `files` and `observations`. Read, but cannot be conditioned. 2: without `detail`. 3: without
-`steps`. 4: the layout was always a Gaussian's, the transform stood beside the target."""
+`steps`. 4: the layout was always a Gaussian's, the transform stood beside the target. 5: the network's spread alone."""
 GRIDS = ("fixed", "moving", "work")
 
 
@@ -42,6 +43,7 @@ def save(posterior: Posterior, path: str | Path) -> None:
         "parameters": posterior.raw[0, split:].half().cpu(),
         "layout": posterior.layout.settings(),
         "target": posterior.target.settings(),
+        "spread": posterior.spread.settings(),
         "seed": weighted.seed,
         "log_likelihood": weighted.log_likelihood.cpu(),
         "log_prior": weighted.log_prior.cpu(),
@@ -105,5 +107,6 @@ def load(path: str | Path, device: torch.device | str = "cpu") -> Posterior:
         steps=content.get("steps", {}),
         gains=content.get("gains", {}),
         conditioning=content.get("conditioning", {}),
+        spread=make(content.get("spread", {"kind": "network"}), Spread),  # type: ignore[type-abstract]
         of_earlier_version="target" not in content,
     )

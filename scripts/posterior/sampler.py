@@ -1,4 +1,4 @@
-"""From two images to the posterior: network, refinement, detail, evidence, proposals, weights; in this order.
+"""From two images to the posterior: network, refinement, detail, spread, evidence, proposals, weights; in this order.
 
 Inference, evaluation, calibration, validation during training, conditioning and viewers all get their posterior here.
 """
@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 
 from scripts.evidence.knowledge import Knowledge
+from scripts.gaussian.stencil import CHANNELS
 from scripts.inference.model import Model
 from scripts.posterior.conditioning import given
 from scripts.posterior.pair_images import PairImages
 from scripts.posterior.posterior import Posterior
 from scripts.posterior.settings import Clock, Settings
+from scripts.posterior.spread import NetworkSpread, Spread, named_spread
 from scripts.posterior.steps import Found, draw, find
 from scripts.registration.parts import Likelihood, Prior
 
@@ -29,6 +31,8 @@ class Sampler:
         settings: of :class:`~scripts.posterior.settings.Settings`, or its values by name.
         likelihood: in place of the one that the model was trained with; None for that.
         prior: likewise.
+        spread: how fields spread around the mean, or its kind, with the numbers that the model was calibrated with;
+            None for the network's own. Several fields of an ensemble are spread enough.
 
     Raises:
         DataError: for settings that are none, or a model whose posterior cannot be stored.
@@ -45,10 +49,13 @@ class Sampler:
         device: torch.device | str | None = None,
         likelihood: Likelihood | None = None,
         prior: Prior | None = None,
+        spread: Spread | str | None = None,
     ) -> None:
         self.settings = settings if isinstance(settings, Settings) else Settings(**(settings or {}))
         self.device = torch.device(device) if device is not None else next(model.network.parameters()).device
         self.model = model.with_target(likelihood=likelihood, prior=prior).to(self.device)
+        several = self.model.layout.mean_channels != CHANNELS
+        self.spread = NetworkSpread() if several else named_spread(spread, self.model.calibration.get("spread"))
         self.model.target.settings()  # refused now, not after everything is drawn
 
     @property
@@ -58,11 +65,11 @@ class Sampler:
 
     def with_settings(self, **changes: Any) -> Sampler:
         """The same model, used in another way."""
-        return Sampler(self.model, replace(self.settings, **changes), self.device)
+        return Sampler(self.model, replace(self.settings, **changes), self.device, spread=self.spread)
 
     def find(self, pair: PairImages, *, raw: Tensor | None = None, clock: Clock | None = None) -> Found:
         """The proposal of a pair, see :func:`~scripts.posterior.steps.find`."""
-        return find(self.model, pair, self.settings, raw, clock)
+        return find(self.model, pair, self.settings, self.spread, raw, clock)
 
     def posterior(
         self,

@@ -19,6 +19,7 @@ from scripts.networks.layout import Layout, Proposal
 from scripts.posterior.pair_images import PairImages
 from scripts.posterior.posterior import Posterior, mean_of
 from scripts.posterior.settings import Clock, Settings
+from scripts.posterior.spread import Spread
 from scripts.registration.space import PairSpace
 from scripts.registration.target import Pair, Target
 
@@ -32,6 +33,7 @@ class Found:
     target: Target
     space: PairSpace
     proposal: Proposal
+    spread: Spread
     observations: Observations | None = None
     steps: dict[str, int] = field(default_factory=dict)
     gains: dict[str, float] = field(default_factory=dict)
@@ -39,9 +41,14 @@ class Found:
 
 @torch.no_grad()
 def find(
-    model: Model, pair: PairImages, settings: Settings, raw: Tensor | None = None, clock: Clock | None = None
+    model: Model,
+    pair: PairImages,
+    settings: Settings,
+    spread: Spread,
+    raw: Tensor | None = None,
+    clock: Clock | None = None,
 ) -> Found:
-    """The proposal of a pair: network (or its output `raw`, [1, C, x, y, z]), refinement, detail."""
+    """The proposal of a pair: network (or its output `raw`, [1, C, x, y, z]), refinement, detail, spread."""
     clock = clock or Clock()
     target, layout = model.target, model.layout
     if raw is None:
@@ -51,15 +58,17 @@ def find(
     if settings.refine_steps:
         with clock("refinement"), Progress("refining", settings.refine_steps, settings.progress) as advance:
             raw, gains["refine_steps"] = _refined(model, pair, settings, raw, advance)
-    raw = layout.rounded(raw)
     space = replace(pair.space, factor=int(target.transform.factor))
-    proposal = layout.proposal(raw)
     if settings.detail_steps and pair.fine:
-        points = target.transform.control_points(proposal.mean)[0]
+        points = target.transform.control_points(layout.means(raw).mean(0, keepdim=True))[0]
         with clock("detail"):
             space, gains["detail_steps"] = with_detail(space, target, pair, points, settings)
+    with clock("spread"):
+        raw, layout = spread.around(raw, layout, target, space, pair)
+        raw = layout.rounded(raw)
+        proposal = layout.proposal(raw)
     steps = {"refine_steps": settings.refine_steps, "detail_steps": settings.detail_steps}
-    return Found(raw, layout, target, space, proposal, None, steps, gains)
+    return Found(raw, layout, target, space, proposal, spread, None, steps, gains)
 
 
 def _refined(
@@ -84,18 +93,25 @@ def draw(
     clock: Clock | None = None,
 ) -> Posterior:
     """Draw, weigh and resample: the posterior; `evidence` is what neither images nor proposal know."""
-    clock = clock or Clock()
+    clock, selects = clock or Clock(), found.spread.selects
     chunk = settings.chunk or chunk_that_fits(pair.fixed[0, 0].numel(), pair.fixed.device)
-    with clock("proposals"), Progress("proposals", settings.num_proposals, settings.progress) as advance:
+    # With evidence beside the images a choice is made in any case.
+    count = settings.num_proposals if selects or evidence is not None else settings.num_samples
+    if not selects:
+        weighting = Weighting(0.0, 1.0)
+    with clock("proposals"), Progress("proposals", count, settings.progress) as advance:
         draws = sample_posterior(
-            found.proposal, found.target, prepared(found.target, pair), num_proposals=settings.num_proposals,
+            found.proposal, found.target, prepared(found.target, pair), num_proposals=count,
             num_samples=settings.num_samples, temperature=weighting.temperature, scale=weighting.scale,
             seed=settings.seed, chunk=chunk, progress=advance, evidence=evidence,
         )  # fmt: skip
-        mean = mean_of(found.proposal, found.target, draws, chunk)
+        # Where all samples count alike, their mean is the proposal's, without their noise.
+        plain = not selects and evidence is None
+        points = found.target.transform.control_points(found.proposal.mean)[0] if plain else None
+        mean = mean_of(found.proposal, found.target, draws, chunk) if points is None else points
     posterior = Posterior(
         found.raw, found.layout, found.target, found.space, draws, mean, pair.names, pair.files, found.observations,
-        found.steps, found.gains,
+        found.steps, found.gains, spread=found.spread, images=pair.on_files,
     )  # fmt: skip
     posterior.proposal = found.proposal  # its factors are computed already
     return posterior

@@ -28,6 +28,7 @@ SMALL: dict[str, Any] = {
     "num_proposals": 12,
     "num_samples": 6,
     "align": "none",
+    "spread": "network",
     "report": False,
 }
 
