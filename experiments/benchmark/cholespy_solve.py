@@ -15,23 +15,13 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from experiments.benchmark.sparse import coordinates, from_columns, to_columns
 from scripts.gaussian.backends import torch_products
-from scripts.gaussian.errors import BackendError, GaussianError
+from scripts.gaussian.errors import BackendError, FactorizationError
+from scripts.gaussian.sparse import coordinates, from_columns, to_columns
 from scripts.gaussian.stencil import CHANNELS, Stencil
 
 MAX_CUDA_COLUMNS = 128
 """Right-hand sides that cholespy accepts at once on CUDA."""
-
-
-class FactorizationError(GaussianError):
-    """cholespy cannot factorize L Lᵀ: its condition is the square of L's, too much for float64."""
-
-    def __init__(self, element: int, total: int, smallest: float, largest: float) -> None:
-        super().__init__(
-            f"cholespy cannot factorize L Lᵀ of batch element {element} (of {total}): L is nearly singular, "
-            f"its diagonal goes from {smallest:.3g} to {largest:.3g}; numba and torch need no factorization"
-        )
 
 
 class Packed(NamedTuple):
@@ -41,13 +31,14 @@ class Packed(NamedTuple):
     solvers: tuple[Any, ...]
 
 
-def pack(stencil: Stencil, entries: Tensor) -> Packed:
-    """Factorize L Lᵀ; `entries` has shape (B, C, X, Y, Z).
+def pack(stencil: Stencil, entries: Tensor, transpose: bool) -> Packed:
+    """Factorize L Lᵀ; `entries` has shape (B, C, X, Y, Z). The same for both values of `transpose`.
 
     Raises:
         BackendError: if the matrix is too large for cholespy's 32-bit indices.
         FactorizationError: if L is nearly singular.
     """
+    del transpose
     entries = entries.detach()
     solver = cholespy.CholeskySolverD if entries.dtype == torch.float64 else cholespy.CholeskySolverF
     solvers = []
@@ -70,8 +61,9 @@ def pack(stencil: Stencil, entries: Tensor) -> Packed:
     return Packed(entries, tuple(solvers))
 
 
-def solve(stencil: Stencil, packed: Packed, x: Tensor, transpose: bool) -> Tensor:
-    """L⁻ᵀx or L⁻¹x; x and the result have shape (N, B, 3, X, Y, Z)."""
+def solve(stencil: Stencil, packed: Packed, x: Tensor, transpose: bool, overwrite: bool = False) -> Tensor:
+    """L⁻ᵀx or L⁻¹x; shapes as in `numba_solve.solve`. `overwrite` has no effect here."""
+    del overwrite
     x = x.detach()
     right = torch_products.multiply(stencil, packed.entries, x, transpose=False) if transpose else x
     out = torch.empty_like(x)

@@ -10,7 +10,6 @@ import scipy.sparse
 import scipy.sparse.linalg
 import torch
 
-from experiments.benchmark import cholespy_solve
 from experiments.benchmark.measure import (
     best_time,
     best_times,
@@ -20,8 +19,9 @@ from experiments.benchmark.measure import (
     save,
     verdict,
 )
-from experiments.benchmark.sparse import coordinates, from_columns, to_columns
 from scripts.gaussian import Stencil, StencilCholesky
+from scripts.gaussian.backends import cholespy_solve
+from scripts.gaussian.sparse import coordinates, from_columns, to_columns
 
 PAPER_GRID = (72, 80, 96)
 SAMPLES = 64
@@ -78,7 +78,7 @@ def against_others(side: int, with_cholespy: bool, with_scipy: bool) -> list[dic
         results: list[torch.Tensor] = []
 
         def factor_and_solve() -> None:
-            solver = cholespy_solve.pack(stencil, entries)
+            solver = cholespy_solve.pack(stencil, entries, True)
             results.append(cholespy_solve.solve(stencil, solver, x, True))
 
         seconds = best_time(factor_and_solve, repeats=1, warmup=0)

@@ -56,6 +56,16 @@ class NotPositiveDefiniteError(GaussianError):
         )
 
 
+class FactorizationError(GaussianError):
+    """cholespy cannot factorize L Lᵀ: its condition is the square of L's, too much for float64."""
+
+    def __init__(self, element: int, total: int, smallest: float, largest: float) -> None:
+        super().__init__(
+            f"cholespy cannot factorize L Lᵀ of batch element {element} (of {total}): L is nearly singular, "
+            f"its diagonal goes from {smallest:.3g} to {largest:.3g}; numba and torch need no factorization"
+        )
+
+
 class OutOfMemoryError(GaussianError, MemoryError):
     """What was asked for does not fit into memory; says how much it would need."""
 

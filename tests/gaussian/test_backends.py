@@ -8,7 +8,6 @@ import threading
 import pytest
 import torch
 
-from experiments.benchmark import cholespy_solve
 from scripts.gaussian import Stencil, StencilCholesky, backends
 from scripts.gaussian.errors import BackendError
 from tests.gaussian.conftest import random_entries
@@ -25,7 +24,7 @@ def test_torch_is_chosen_elsewhere():
 
 
 def test_unknown_backend_is_named():
-    with pytest.raises(BackendError, match=r"numba.*torch.*got 'scipy'"):
+    with pytest.raises(BackendError, match=r"numba.*torch.*cholespy.*got 'scipy'"):
         backends.solver(torch.device("cpu"), "scipy")
 
 
@@ -34,23 +33,22 @@ def test_numba_cannot_serve_cuda():
         backends.solver(torch.device("cuda"), "numba")
 
 
-def test_all_backends_and_cholespy_agree_on_the_same_matrix():
+def test_all_backends_agree_on_the_same_matrix():
     stencil = Stencil("full")
     entries = random_entries(stencil, 2, (5, 6, 7))
     x = torch.randn(9, 2, 3, 5, 6, 7, dtype=torch.float64)
     for transpose in (True, False):
         results = [StencilCholesky(stencil, entries, name).solve(x, transpose) for name in backends.BACKENDS]
-        results.append(cholespy_solve.solve(stencil, cholespy_solve.pack(stencil, entries), x, transpose))
         for result in results[1:]:
             torch.testing.assert_close(result, results[0], rtol=1e-9, atol=1e-9)
 
 
 def test_missing_packages_mean_the_next_backend_and_one_warning():
-    # In a process of its own, where numba cannot be imported.
+    # In a process of its own, where numba and cholespy cannot be imported.
     program = textwrap.dedent(
         """
         import sys, warnings
-        sys.modules["numba"] = None
+        sys.modules["numba"] = sys.modules["cholespy"] = None
         import torch
         from scripts.gaussian import Stencil, StructuredGaussian
         from scripts.gaussian.errors import BackendError
@@ -63,7 +61,7 @@ def test_missing_packages_mean_the_next_backend_and_one_warning():
         ours = [str(w.message) for w in caught if w.category.__name__ == "BackendWarning"]
         assert len(ours) == 1 and "torch backend" in ours[0], ours
         try:
-            StructuredGaussian(torch.zeros(1, 3, 3, 4, 5), entries, backend="numba")
+            StructuredGaussian(torch.zeros(1, 3, 3, 4, 5), entries, backend="cholespy")
         except BackendError as error:
             assert "not installed" in str(error), error
         else:

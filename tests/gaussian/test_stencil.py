@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from experiments.benchmark.sparse import coordinates
 from scripts.gaussian import Stencil
 from scripts.gaussian.errors import GaussianError, ShapeError
+from scripts.gaussian.sparse import coordinates
 from scripts.gaussian.stencil import PRECEDING, _rows, shift_slices
 from tests.gaussian.conftest import random_entries
 from tests.gaussian.dense import dense_cholesky

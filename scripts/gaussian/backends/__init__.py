@@ -1,9 +1,10 @@
 """Which code solves and multiplies with L, by device. Every backend gives the same numbers.
 
-| backend | device    | what it is                                                                 |
-|---------|-----------|----------------------------------------------------------------------------|
-| numba   | CPU       | right-hand sides in vector lanes, threads over blocks of them; the fastest |
-| torch   | CPU, CUDA | wavefronts of independent voxels, pure torch                               |
+| backend  | device    | what it is                                                                |
+|----------|-----------|---------------------------------------------------------------------------|
+| numba    | CPU       | right-hand sides in vector lanes, threads over blocks of them; the fastest |
+| torch    | CPU, CUDA | wavefronts of independent voxels, pure torch                              |
+| cholespy | CPU, CUDA | refactorizes L Lᵀ; small grids, to cross-check                            |
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from scripts.gaussian.backends.loops import compiled
 from scripts.gaussian.errors import BackendError
 
-_MODULES = {"numba": "numba_solve", "torch": "torch_wavefront"}
+_MODULES = {"numba": "numba_solve", "torch": "torch_wavefront", "cholespy": "cholespy_solve"}
 BACKENDS = tuple(_MODULES)
 
 
@@ -34,8 +35,9 @@ def solver(device: torch.device, name: str | None = None) -> ModuleType:
         return _numba("solve", device) or importlib.import_module(f"{__name__}.torch_wavefront")
     if name not in _MODULES:
         raise BackendError(f"backend must be one of {BACKENDS}, got {name!r}")
-    if name == "numba" and device.type != "cpu":
-        raise BackendError(f"backend 'numba' runs on cpu, but the tensors are on {device}")
+    devices = {"numba": ("cpu",), "cholespy": ("cpu", "cuda")}.get(name, (device.type,))
+    if device.type not in devices:
+        raise BackendError(f"backend {name!r} runs on {' and '.join(devices)}, but the tensors are on {device}")
     try:
         return importlib.import_module(f"{__name__}.{_MODULES[name]}")
     except (ImportError, RuntimeError) as error:
