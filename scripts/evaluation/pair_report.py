@@ -224,7 +224,8 @@ def score_volumes(samples: LabelSamples, truth: Tensor) -> dict[str, list[float]
     codes = encode_labels(truth, samples.labels)
     true = label_counts(codes, len(samples.labels)).double() * samples.voxel_volume
     true[true == 0] = math.nan
-    deviation = samples.volumes.std(0) if len(samples) > 1 else torch.full_like(true, math.nan)
+    deviation = samples.volumes.std(0) if len(samples) > 1 else torch.zeros_like(true)
+    deviation[deviation == 0] = math.nan
     mean = samples.volume_interval().mean
     columns = {"volume": mean + 0 * true, "volume_true": true, "volume_z_square": ((true - mean) / deviation).square()}
     for level in LEVELS:
