@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+from scipy.stats import rankdata
 from torch import Tensor
 
 
@@ -30,10 +31,8 @@ class ReliabilityCurve(NamedTuple):
 
 
 class SparsificationCurves(NamedTuple):
-    """Mean error of the voxels that remain when the most doubtful are taken away; each of shape [N]."""
+    """Mean error of the voxels that remain when the most doubtful are taken away, for i = 1 … N voxels; shape [N]."""
 
-    remaining: Tensor
-    """Fraction of the voxels that remain, i / N for i = 1 … N."""
     observed: Tensor
     """Mean error when the most uncertain are removed first."""
     oracle: Tensor
@@ -51,12 +50,8 @@ def reliability_curve(probability: Tensor, truth: Tensor, bins: int = 10) -> Rel
     Bin m holds (m − 1)/M < p̂ ≤ m/M. The first one also holds p̂ = 0, which the paper's intervals leave out although
     its N counts those voxels.
 
-    Args:
-        probability: p̂ of the structure, floating point in 0 … 1, shape [N].
-        truth: whether the voxel belongs to it, bool or 0/1, shape [N].
-
-    Raises:
-        ValueError: when shapes differ, a probability is not in 0 … 1, or ``bins`` is not positive.
+    `probability` is p̂ in 0 … 1, `truth` whether the voxel belongs to the structure, bool or 0/1; [N] both, or there is
+    a ValueError.
     """
     _check_probability(probability, truth)
     if bins < 1:
@@ -72,15 +67,15 @@ def reliability_curve(probability: Tensor, truth: Tensor, bins: int = 10) -> Rel
 
 
 def brier_score(probability: Tensor, truth: Tensor) -> Tensor:
-    """Mean of (p − y)² over voxels, float64, shape []; NaN without any. Proper: it is least for honest probabilities."""
+    """Mean of (p − y)² over voxels, float64, []; NaN without any. Proper: it is least for honest probabilities."""
     return (probability.double() - truth.double()).square().mean()
 
 
 def log_score(probability: Tensor, truth: Tensor, samples: float) -> Tensor:
     """Mean of −log of the probability that was given to what is there, nats, float64, shape [].
 
-    K samples cannot say less than 1/K but 0, and one voxel of probability 0 would make the score infinite: probabilities
-    are taken as (K p + ½) / (K + 1), the expectation of a frequency that was seen K p times in K under Jeffreys' prior.
+    K samples cannot say less than 1/K but 0, and one voxel of probability 0 would make the score infinite. So they are
+    taken as (K p + ½) / (K + 1), the expectation of a frequency that was seen K p times in K under Jeffreys' prior.
     """
     honest = (samples * probability.double() + 0.5) / (samples + 1)
     return -torch.where(truth.bool(), honest, 1 - honest).log().mean()
@@ -97,11 +92,8 @@ def sparsification_curves(uncertainty: Tensor, error: Tensor) -> SparsificationC
     Voxels of equal uncertainty (there are many: 80 samples give at most 41 different label entropies) could leave in
     any order. The curve is the expectation over all their orders, so it does not depend on how voxels are numbered.
 
-    Args:
-        uncertainty: any score that is higher where more error is expected, shape [N].
-
-    Raises:
-        ValueError: when shapes differ, or a value is not finite.
+    `uncertainty` is any score that is higher where more error is expected. ValueError for other shapes than [N] and for
+    values that are not finite.
     """
     if uncertainty.ndim != 1 or uncertainty.shape != error.shape:
         raise ValueError(
@@ -119,26 +111,17 @@ def sparsification_curves(uncertainty: Tensor, error: Tensor) -> SparsificationC
     _, group, size = ordered.unique_consecutive(return_inverse=True, return_counts=True)
     tied_mean = torch.zeros(len(size), device=error.device, dtype=error.dtype).index_add_(0, group, error[order]) / size
     return SparsificationCurves(
-        remaining=kept / max(len(error), 1),
         observed=tied_mean[group].cumsum(0) / kept,
         oracle=error.sort().values.cumsum(0) / kept,
     )
 
 
 def binary_entropy(probability: Tensor) -> Tensor:
-    """Label entropy of one structure, H(p̂) = −p̂ ln p̂ − (1 − p̂) ln(1 − p̂), in nats.
+    """Label entropy of one structure, H(p̂) = −p̂ ln p̂ − (1 − p̂) ln(1 − p̂), in nats, float64, of any shape.
 
     H is symmetric, and k votes of K must tie exactly with K − k, or rounding would rank them in the sparsification
     curve. Hence the fold to min(p̂, 1 − p̂), rounded to what 1 − p̂ is good for: 12 decimals in float64, 6 in float32.
-
-    Args:
-        probability: p̂ in 0 … 1, float32 or float64, any shape.
-
-    Returns:
-        Entropy in 0 … ln 2, float64, same shape.
-
-    Raises:
-        ValueError: when a probability is not in 0 … 1, or stored in another dtype.
+    Other dtypes, and what is not in 0 … 1, are a ValueError.
     """
     _check_probability(probability)
     decimals = 12 if probability.dtype == torch.float64 else 6
@@ -154,14 +137,11 @@ def spearman_per_structure(entropy: Tensor, dice: Tensor) -> Tensor:
 
     Args:
         entropy: mean label entropy in the ribbon, shape [P, S] for P pairs and S structures.
-        dice: Dice, shape [P, S]. A pair is left out for a structure that has NaN in either.
+        dice: of the same shape. A pair is left out for a structure that has NaN in either.
 
     Returns:
-        Spearman's r of every structure, ties at their mean rank, float64, shape [S]. NaN with fewer than 3 pairs, where
-        r could only be ±1, or when one of the two is constant.
-
-    Raises:
-        ValueError: when the two shapes are not one [P, S].
+        Spearman's r of every structure, float64, shape [S]. NaN with fewer than 3 pairs, where r could only be ±1, or
+        when one of the two is constant.
     """
     if entropy.ndim != 2 or entropy.shape != dice.shape:
         raise ValueError(
@@ -170,19 +150,12 @@ def spearman_per_structure(entropy: Tensor, dice: Tensor) -> Tensor:
     scores = []
     for x, y in zip(entropy.double().T, dice.double().T, strict=True):
         valid = ~(x.isnan() | y.isnan())
-        x, y = (_mean_ranks(column[valid]) for column in (x, y))
+        x, y = (torch.from_numpy(rankdata(column[valid].cpu())) for column in (x, y))  # ties at their mean rank
         x, y = x - x.mean(), y - y.mean()
         # Pearson's correlation of the ranks; 0 / 0 = NaN for a constant.
         r = (x * y).sum() / (x.square().sum() * y.square().sum()).sqrt()
         scores.append(r if len(x) >= 3 else torch.full_like(r, torch.nan))
     return torch.stack(scores)
-
-
-def _mean_ranks(values: Tensor) -> Tensor:
-    """Ranks from 1 of shape [P], tied values at the mean of the ranks they share."""
-    _, place, size = values.unique(return_inverse=True, return_counts=True)
-    # A group that ends at rank e and has n members covers the ranks e − n + 1 … e, with mean e − (n − 1)/2.
-    return (size.cumsum(0) - (size - 1) / 2).to(values.dtype)[place]
 
 
 def _check_probability(probability: Tensor, truth: Tensor | None = None) -> None:

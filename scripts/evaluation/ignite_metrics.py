@@ -25,54 +25,50 @@ from monai.metrics import CumulativeIterationMetric
 from torch import Tensor
 
 from scripts.evaluation.calibration import binary_entropy, reliability_curve, sparsification_curves, voxel_error
-from scripts.evaluation.ribbon import Ribbon, label_ribbons
-from scripts.posterior.dice import dice_per_structure, oracle_index
-from scripts.posterior.folds import fold_percentage
+from scripts.evaluation.ribbon import label_ribbons
 from scripts.posterior.label_maps import check_labels, encode_labels
 from scripts.posterior.label_samples import LabelSamples
 
-Prediction = Tensor | LabelSamples
 REDUCTIONS = ("mean", "mean_batch", "none")
 
 
-class PairMetric(CumulativeIterationMetric):
-    """Base of the metrics that score each pair by a row of C values, NaN where a value does not exist.
+class RibbonMetric(CumulativeIterationMetric):
+    """Base of the metrics of a structure's probability in the ribbon around its true boundary; NaN if it has none.
 
     Args:
-        reduction: "none" keeps the [P, C] scores of P pairs; "mean_batch" averages over pairs, [C]; "mean" averages
-            that over C, as the paper's tables do. NaN is left out; what has no value at all stays NaN (where MONAI's
+        labels: ids of the S structures.
+        reduction: "none" keeps the [P, S] scores of P pairs; "mean_batch" averages over pairs, [S]; "mean" averages
+            that over S, as the paper's tables do. NaN is left out; what has no value at all stays NaN (where MONAI's
             own reduction would report 0, an excellent ECE).
+        radius: of the ribbon in voxels (decision 15).
+        probabilities: whether tensors are probabilities of the S structures rather than label maps of K samples.
 
     Raises:
-        ValueError: when the reduction is not one of these.
+        ValueError: for another reduction.
     """
 
-    def __init__(self, reduction: str = "mean") -> None:
+    def __init__(
+        self, labels: Sequence[int], reduction: str = "mean", radius: int = 3, probabilities: bool = False
+    ) -> None:
         super().__init__()
+        self.labels = check_labels(labels)
         self.reduction = _check_reduction(reduction)
+        self.radius, self.probabilities = radius, probabilities
+
+    @abstractmethod
+    def score_ribbon(self, probability: Tensor, truth: Tensor) -> Tensor:
+        """Score one structure from p̂ (float) and the truth (bool) of its ribbon's N ≥ 0 voxels, [N]; shape []."""
 
     def aggregate(self, reduction: str | None = None) -> Tensor:
         """Reduce the scores of all pairs since the last ``reset``. Raises ValueError when no pair has been scored."""
-        scores = self.get_buffer()  # [P, C]
+        scores = self.get_buffer()  # [P, S]
         if scores is None:
             raise ValueError(f"expected at least one pair before {type(self).__name__}.aggregate(), got none")
         reduction = _check_reduction(reduction or self.reduction)
         if reduction == "none":
             return scores
-        over_pairs = scores.nanmean(dim=0)  # [C]
+        over_pairs = scores.nanmean(dim=0)  # [S]
         return over_pairs if reduction == "mean_batch" else over_pairs.nanmean()
-
-
-class StructureMetric(PairMetric):
-    """Base of the metrics with one score for each of the S structures with the ids `labels`."""
-
-    def __init__(self, labels: Sequence[int], reduction: str = "mean") -> None:
-        super().__init__(reduction)
-        self.labels = check_labels(labels)
-
-    @abstractmethod
-    def score(self, prediction: Prediction, truth: Tensor) -> Tensor:
-        """Score one pair, float64, [S]: maps or probabilities [C, X, Y, Z], or samples; the truth is [X, Y, Z]."""
 
     @torch.no_grad()
     def _compute_list(self, y_pred: Any, y: Any = None, **kwargs: Any) -> Tensor:
@@ -95,35 +91,15 @@ class StructureMetric(PairMetric):
                 )
             # A MetaTensor would carry its affine through every operation.
             plain = prediction.as_subclass(Tensor) if isinstance(prediction, Tensor) else prediction
-            rows.append(self.score(plain, truth[0]))
+            rows.append(self._score(plain, truth[0]))
         return torch.stack(rows)
 
     def _compute_tensor(self, y_pred: Tensor, y: Tensor | None = None, **kwargs: Any) -> Tensor:
         """Score a batch, [B, C, X, Y, Z] and [B, 1, X, Y, Z]."""
         return self._compute_list(list(y_pred), None if y is None else list(y))
 
-
-class RibbonMetric(StructureMetric):
-    """Base of the metrics of a structure's probability in the ribbon around its true boundary; NaN if it has none.
-
-    Args:
-        radius: of the ribbon in voxels (decision 15).
-        probabilities: whether tensors are probabilities of the S structures rather than label maps of K samples.
-    """
-
-    def __init__(
-        self, labels: Sequence[int], reduction: str = "mean", radius: int = 3, probabilities: bool = False
-    ) -> None:
-        super().__init__(labels, reduction)
-        self.radius = radius
-        self.probabilities = probabilities
-
-    @abstractmethod
-    def score_ribbon(self, probability: Tensor, truth: Tensor) -> Tensor:
-        """Score one structure from p̂ (float) and the truth (bool) of its ribbon's N ≥ 0 voxels, [N]; shape []."""
-
-    def score(self, prediction: Prediction, truth: Tensor) -> Tensor:
-        """Score one pair; see :meth:`StructureMetric.score`."""
+    def _score(self, prediction: Tensor | LabelSamples, truth: Tensor) -> Tensor:
+        """Score one pair, float64, [S]: maps or probabilities [C, X, Y, Z], or samples; the truth is [X, Y, Z]."""
         if isinstance(prediction, Tensor) and not self.probabilities:
             prediction = LabelSamples.from_maps(prediction, self.labels)
         if isinstance(prediction, Tensor) and len(prediction) != len(self.labels):
@@ -131,7 +107,10 @@ class RibbonMetric(StructureMetric):
         codes = encode_labels(truth, self.labels)
         scores = []
         for i, ribbon in enumerate(label_ribbons(truth, self.labels, self.radius)):
-            probability = _in_ribbon(prediction, ribbon, i)
+            if isinstance(prediction, LabelSamples):
+                probability = prediction.probability(self.labels[i], ribbon.box)[ribbon.mask]  # [N]
+            else:
+                probability = ribbon.select(prediction[i])
             scores.append(self.score_ribbon(probability, ribbon.select(codes) == i + 1))
         return torch.stack(scores)
 
@@ -154,49 +133,6 @@ class AUSE(RibbonMetric):
     def score_ribbon(self, probability: Tensor, truth: Tensor) -> Tensor:
         """Area under the sparsification error of one structure."""
         return sparsification_curves(binary_entropy(probability), voxel_error(probability, truth)).area
-
-
-class LabelEntropy(RibbonMetric):
-    """Mean label entropy of every structure in its ribbon, in nats; the x of decision 19's correlation."""
-
-    def score_ribbon(self, probability: Tensor, truth: Tensor) -> Tensor:
-        """Mean binary entropy of one structure."""
-        return binary_entropy(probability).mean()
-
-
-class OracleDice(StructureMetric):
-    """Dice of the sample with the highest mean Dice of its pair (decision 18).
-
-    With one sample, for example the warp by the posterior mean, it is the plain Dice of every structure.
-    :class:`LabelSamples` must have been made with the same truth, against which each sample was scored as it came.
-    """
-
-    def score(self, prediction: Prediction, truth: Tensor) -> Tensor:
-        """Score one pair; see :meth:`StructureMetric.score`."""
-        if isinstance(prediction, LabelSamples):
-            dice = prediction.dice
-        else:
-            dice = dice_per_structure(prediction, truth, self.labels)
-        return dice[oracle_index(dice)]
-
-
-class FoldPercentage(PairMetric):
-    """Percentage of folded voxels of displacement fields [B, 3, X, Y, Z] in image voxels (decision 20).
-
-    Called with the fields alone, or through ``IgniteMetricHandler`` with ``(ddf, None)`` or with a mask as the truth,
-    [B, 1, X, Y, Z]. Scores have C = 1.
-    """
-
-    def _compute_tensor(self, y_pred: Tensor, y: Tensor | None = None, **kwargs: Any) -> Tensor:
-        """Score a batch of fields, shape [B, 1]."""
-        return fold_percentage(y_pred, None if y is None else y[:, 0])[:, None]
-
-
-def _in_ribbon(prediction: Prediction, ribbon: Ribbon, structure: int) -> Tensor:
-    """Probability of a structure, by its position in ``labels``, at the N voxels of its ribbon, [N]."""
-    if isinstance(prediction, LabelSamples):
-        return prediction.probability(prediction.labels[structure], ribbon.box)[ribbon.mask]
-    return ribbon.select(prediction[structure])
 
 
 def _check_reduction(reduction: str) -> str:

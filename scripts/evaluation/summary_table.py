@@ -69,11 +69,6 @@ TABLES: dict[str, tuple[Column, ...]] = {
 }
 
 
-def score_matrix(results: Sequence[PairResult], score: str) -> Tensor:
-    """One of ``STRUCTURE_SCORES`` of P pairs and S structures, float64, shape [P, S]."""
-    return torch.tensor([result.structures[score] for result in results], dtype=torch.float64)
-
-
 def summarize_results(results: Sequence[PairResult]) -> Summary:
     """Reduce the scores of many pairs to what tables show.
 
@@ -93,7 +88,10 @@ def summarize_results(results: Sequence[PairResult]) -> Summary:
         raise ResultsError("there are no pairs to summarize")
     if len({result.labels for result in results}) > 1:
         raise ResultsError("the pairs were evaluated on different labels")
-    scores = {name: score_matrix(results, name) for name in STRUCTURE_SCORES}  # each [P, S]
+    scores = {  # each [P, S]
+        name: torch.tensor([result.structures[name] for result in results], dtype=torch.float64)
+        for name in STRUCTURE_SCORES
+    }
     ranks = {
         name: spearman_per_structure(scores[name], scores["dice_mean"])
         for name in ("label_entropy", "displacement_variance")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
+from scipy import ndimage
 from torch import Tensor
 
 Box = tuple[slice, slice, slice]
@@ -19,13 +19,8 @@ def label_boxes(codes: Tensor, count: int) -> list[Box]:
 
     `codes` [X, Y, Z] are those of :func:`~scripts.posterior.label_maps.encode_labels`, `count` is S.
     """
-    voxels = codes.nonzero()  # [N, 3]
-    owner = codes[tuple(voxels.T)].long()[:, None].expand(-1, 3)  # [N, 3]
-    first = voxels.new_full((count + 1, 3), max(codes.shape)).scatter_reduce_(0, owner, voxels, "amin")
-    last = voxels.new_full((count + 1, 3), -1).scatter_reduce_(0, owner, voxels, "amax")
-    corners = torch.stack([first, last + 1], dim=-1)[1:].tolist()  # one transfer from the device for all
-    # An absent structure keeps its impossible start: first = size, last + 1 = 0.
-    return [(slice(*x), slice(*y), slice(*z)) if x[0] < x[1] else EMPTY for x, y, z in corners]
+    found = ndimage.find_objects(codes.cpu().numpy(), count)
+    return [EMPTY if box is None else box for box in found]
 
 
 def whole(shape: Sequence[int]) -> Box:

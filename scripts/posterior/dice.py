@@ -30,54 +30,34 @@ def dice_from_counts(both: Tensor, predicted: Tensor, true: Tensor) -> Tensor:
 
 
 def dice_per_structure(prediction: Tensor, truth: Tensor, labels: Sequence[int]) -> Tensor:
-    """Dice of every structure for one predicted label map or for many samples of it.
+    """Dice in 0 … 1 of the S structures `labels` in two label maps [X, Y, Z], float64, [S].
 
-    Args:
-        prediction: label values, shape [X, Y, Z] or [..., X, Y, Z].
-        truth: label values of the fixed image, shape [X, Y, Z].
-        labels: the S label ids to score; other values are background.
-
-    Returns:
-        Dice in 0 … 1, float64, shape [..., S]. A structure that is absent from both maps gets NaN; one that is
-        absent from only one of them gets 0.
+    A structure that is absent from both maps gets NaN; one that is absent from only one of them gets 0.
 
     Raises:
-        ValueError: when the shapes differ, there is no sample, or see
-            :func:`~scripts.posterior.label_maps.encode_labels`.
+        ValueError: when the shapes differ, or see :func:`~scripts.posterior.label_maps.encode_labels`.
     """
-    if truth.ndim != 3 or prediction.shape[-3:] != truth.shape or prediction.numel() == 0:
+    if truth.ndim != 3 or prediction.shape != truth.shape:
         raise ValueError(
-            "expected a prediction of shape [..., X, Y, Z] and a truth of shape [X, Y, Z], "
-            f"got {tuple(prediction.shape)} and {tuple(truth.shape)}"
+            f"expected two label maps of one shape [X, Y, Z], got {tuple(prediction.shape)} and {tuple(truth.shape)}"
         )
     count = len(labels)
-    true_codes = encode_labels(truth, labels)
-    both, predicted = [], []
-    # Two histograms a sample replace S comparisons or a one-hot volume of S channels. One sample at a time: the
-    # codes of all of them at once would cost more memory than the loop costs time.
-    for sample in prediction.reshape(-1, *truth.shape):
-        codes = encode_labels(sample, labels)
-        both.append(overlap_counts(codes, true_codes, count))
-        predicted.append(label_counts(codes, count))
-    dice = dice_from_counts(torch.stack(both), torch.stack(predicted), label_counts(true_codes, count))
-    return dice.view(*prediction.shape[:-3], count)
+    predicted, true = encode_labels(prediction, labels), encode_labels(truth, labels)
+    both = overlap_counts(predicted, true, count)
+    return dice_from_counts(both, label_counts(predicted, count), label_counts(true, count))
 
 
 def oracle_index(dice: Tensor) -> Tensor:
-    """Find the sample that an oracle would choose: the one with the highest mean Dice (decision 18).
+    """The sample that an oracle would choose, the one with the highest mean Dice (decision 18); the first among equals.
 
-    Args:
-        dice: Dice of K samples, shape [..., K, S]; NaN for absent structures is left out of the mean.
-
-    Returns:
-        Index of the best sample, int64, shape [...]; the first one among equals.
+    `dice` [K, S] is that of K samples; NaN for absent structures is left out of the mean.
 
     Raises:
         ValueError: when there is no sample, or a sample in which no structure has a Dice.
     """
-    if dice.ndim < 2 or 0 in dice.shape:
-        raise ValueError(f"expected Dice of shape [..., K, S] with K, S > 0, got {tuple(dice.shape)}")
-    mean = dice.nanmean(dim=-1)  # [..., K]
+    if dice.ndim != 2 or 0 in dice.shape:
+        raise ValueError(f"expected Dice of shape [K, S] with K, S > 0, got {tuple(dice.shape)}")
+    mean = dice.nanmean(dim=1)  # [K]
     if bool(mean.isnan().any()):
         raise ValueError("expected at least one structure with a Dice in every sample, got only NaN in some")
-    return mean.argmax(dim=-1)
+    return mean.argmax()

@@ -26,14 +26,7 @@ class FieldMoments:
         self._squares: Tensor | None = None
 
     def add(self, field: Tensor, weight: float = 1.0) -> None:
-        """Take one field into account, and overwrite it: there is no need of another copy.
-
-        Args:
-            field: any shape, the same for all.
-
-        Raises:
-            ValueError: when the shape differs from the earlier ones, or the weight is not positive.
-        """
+        """Take one field of any shape, the same for all, into account, and overwrite it: no other copy is needed."""
         if not weight > 0:
             raise ValueError(f"expected a positive weight, got {weight}")
         if self._mean is None or self._squares is None:

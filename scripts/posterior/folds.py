@@ -13,12 +13,8 @@ def jacobian_determinant(ddf: Tensor) -> Tensor:
     one-sided difference: the map keeps the image's shape (so that it can be saved beside the image and averaged under
     its masks), and a one-sided difference is what a linear interpolation of the field does there.
 
-    Args:
-        ddf: displacement in voxels of the image's grid, component i along axis i, shape [B, 3, X, Y, Z]. In mm the
-            determinant is the same, because the change of units A (I + ∇u) A⁻¹ leaves it alone.
-
-    Returns:
-        Determinants, shape [B, X, Y, Z].
+    Displacements are in voxels of the image's grid, component i along axis i: [B, 3, X, Y, Z] to [B, X, Y, Z]. In mm
+    the determinant is the same, because the change of units A (I + ∇u) A⁻¹ leaves it alone.
 
     Raises:
         ValueError: when the shape is not [B, 3, X, Y, Z] with at least two voxels along each axis, the displacements
@@ -73,23 +69,9 @@ def _derivative(field: Tensor, axis: int) -> Tensor:
     return torch.cat([step.narrow(axis, 0, 1), central, step.narrow(axis, size - 2, 1)], dim=axis)
 
 
-def fold_percentage(ddf: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Percentage of voxels at which the deformation folds, det J ≤ 0 (decision 20).
+def fold_percentage(ddf: Tensor) -> Tensor:
+    """Percentage of voxels at which the deformation folds, det J ≤ 0 (decision 20), float64, [B].
 
-    Args:
-        ddf: displacement in voxels of the image's grid, shape [B, 3, X, Y, Z].
-        mask: optional voxels to look at, bool, shape [X, Y, Z], or one for each field, [B, X, Y, Z].
-
-    Returns:
-        Percentage in 0 … 100, float64, shape [B]; NaN where the mask is empty.
-
-    Raises:
-        ValueError: when the mask's shape does not match, or see :func:`jacobian_determinant`.
+    Fields and errors are those of :func:`jacobian_determinant`.
     """
-    folded = jacobian_determinant(ddf) <= 0
-    if mask is None:
-        return 100.0 * folded.double().mean(dim=(1, 2, 3))
-    if mask.shape not in (folded.shape, folded.shape[1:]):
-        raise ValueError(f"expected a mask of shape {tuple(folded.shape[1:])}, got {tuple(mask.shape)}")
-    inside = mask.bool().expand_as(folded)
-    return 100.0 * (folded & inside).sum(dim=(1, 2, 3)).double() / inside.sum(dim=(1, 2, 3)).double()
+    return 100.0 * (jacobian_determinant(ddf) <= 0).double().mean(dim=(1, 2, 3))

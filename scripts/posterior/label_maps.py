@@ -58,14 +58,10 @@ def as_integers(label_map: Tensor) -> Tensor:
 
 
 def encode_labels(label_map: Tensor, labels: Sequence[int]) -> Tensor:
-    """Number the structures of a label map compactly.
-
-    Args:
-        label_map: label values, any shape; see :func:`as_integers` for floating-point storage.
-        labels: the S label ids of interest. Any other value, negative ones included, counts as "none of them".
+    """Number the S structures of a label map of any shape compactly.
 
     Returns:
-        Codes of the same shape, uint8 for S ≤ 255, else int32: 0 for other values, i + 1 for ``labels[i]``.
+        Codes of the same shape, uint8 for S ≤ 255, else int32: i + 1 for ``labels[i]``, 0 for all else.
 
     Raises:
         ValueError: see :func:`check_labels` and :func:`as_integers`.

@@ -122,10 +122,6 @@ class Target(nn.Module):
             pairs.append(pair)
         return pairs
 
-    def displacement(self, z: Tensor, shape: Sequence[int]) -> Tensor:
-        """Displacements on the image grid, [N, 3, X, Y, Z] in image voxels, of fields [N, 3, x, y, z]."""
-        return self.transform(z, shape)
-
     def log_likelihood(self, pair: Pair, z: Tensor) -> Tensor:
         """log p(I_f | I_m ∘ Z) of fields [N, 3, x, y, z]; shape [N], float64.
 
@@ -141,7 +137,7 @@ class Target(nn.Module):
 
     def _step_by_step(self, pair: Pair, z: Tensor) -> Tensor:
         """Displacements, warped images, correlations: what takes gradients and any device, likelihood and transform."""
-        ddf = self.displacement(z, pair.shape)
+        ddf = self.transform(z, pair.shape)  # [N, 3, X, Y, Z]
         value = self.likelihood(pair.fixed, warp(pair.moving, ddf), pair.mask)
         if self.overlap is not None and pair.labels is not None:
             moving_label, fixed_label = pair.labels

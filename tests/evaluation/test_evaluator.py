@@ -215,7 +215,7 @@ def test_an_ensemble_of_files(dataset, tmp_path, deterministic):
         fields = torch.cat([load_model(file).network(images)[:, :3] for file in files])
     space, truth = pair.images.space, pair.fixed_label
     maps = [space.warp_labels(pair.moving_label, displacement) for displacement in space.displacement(fields)]
-    dice = dice_per_structure(torch.stack(maps), truth, SCORED)  # [2, S]
+    dice = torch.stack([dice_per_structure(one, truth, SCORED) for one in maps])  # [2, S]
     expected = dice[dice.nanmean(1).argmax()].tolist()
     assert run.store.results[0].structures["dice_oracle"] == pytest.approx(expected, nan_ok=True)
     with pytest.raises(ResultsError, match=r"network\.kind was 'ensemble_network'"):

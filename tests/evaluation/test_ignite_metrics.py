@@ -14,8 +14,7 @@ from scripts.evaluation.calibration import (
     sparsification_curves,
     voxel_error,
 )
-from scripts.evaluation.ignite_metrics import AUSE, ECE, FoldPercentage, LabelEntropy, OracleDice
-from scripts.posterior.dice import dice_per_structure
+from scripts.evaluation.ignite_metrics import AUSE, ECE
 from scripts.posterior.label_samples import LabelSamples
 
 LABELS = [1, 300]
@@ -35,19 +34,19 @@ def pair(seed, samples=6):
 
 
 def naive_scores(samples, truth):
-    """ECE, AUSE and entropy of each structure with SciPy's morphology and a one-hot mean."""
+    """ECE and AUSE of each structure with SciPy's morphology and a one-hot mean."""
     rows = []
     for label in LABELS:
         structure = (truth[0] == label).numpy()
         boundary = structure & ~ndimage.binary_erosion(structure, border_value=1)
         ribbon = torch.from_numpy(ndimage.binary_dilation(boundary, iterations=3))
         p, y = (samples == label).double().mean(0)[ribbon], torch.from_numpy(structure)[ribbon]
-        h = binary_entropy(p)
-        rows.append([reliability_curve(p, y).error, sparsification_curves(h, voxel_error(p, y)).area, h.mean()])
-    return torch.tensor(rows, dtype=torch.float64).T  # [3, S]
+        area = sparsification_curves(binary_entropy(p), voxel_error(p, y)).area
+        rows.append([reliability_curve(p, y).error, area])
+    return torch.tensor(rows, dtype=torch.float64).T  # [2, S]
 
 
-CALIBRATION = [(ECE, 0), (AUSE, 1), (LabelEntropy, 2)]
+CALIBRATION = [(ECE, 0), (AUSE, 1)]
 
 
 @pytest.mark.parametrize(("metric", "row"), CALIBRATION)
@@ -84,21 +83,6 @@ def test_weighted_samples_count_by_their_weight():
     torch.testing.assert_close(ECE(LABELS)([weighted], [truth]), ECE(LABELS)([repeated], [truth]), rtol=0, atol=1e-15)
 
 
-def test_oracle_dice_is_the_best_sample_as_a_whole():
-    truth, samples = pair(0)
-    dice = dice_per_structure(samples, truth[0], LABELS)
-    best = dice[dice.mean(1).argmax()]
-    assert torch.equal(OracleDice(LABELS)(samples[None], truth[None])[0], best)
-    accumulated = LabelSamples.from_maps(samples, LABELS, truth=truth[0])
-    assert torch.equal(OracleDice(LABELS)([accumulated], [truth])[0], best)
-
-
-def test_oracle_dice_of_a_single_sample_is_its_dice():
-    truth, samples = pair(0, samples=1)
-    expected = dice_per_structure(samples[0], truth[0], LABELS)
-    assert torch.equal(OracleDice(LABELS)([samples], [truth])[0], expected)
-
-
 def test_absent_structures_are_left_out_and_never_reported_as_zero():
     truth, samples = pair(0)
     here = torch.where(truth == 300, 0, truth)
@@ -123,53 +107,33 @@ def test_reset_forgets():
         score.aggregate()
 
 
-def test_fold_percentage_of_fields_and_under_masks():
-    ddf = torch.zeros(2, 3, 10, 4, 4)
-    ddf[1, 0, 5] = -3  # folds at x = 4, one layer of ten; see test_folds
-    score = FoldPercentage()
-    assert score(ddf).tolist() == [[0.0], [10.0]]
-    assert score.aggregate().item() == 5.0
-    mask = torch.zeros(2, 1, 10, 4, 4)
-    mask[:, :, 3:5] = 1
-    assert FoldPercentage()(ddf, mask).tolist() == [[0.0], [50.0]]
-    assert FoldPercentage()(list(ddf), list(mask)).tolist() == [[0.0], [50.0]]
-
-
 def test_attached_to_an_engine_through_monai():
     pairs = [pair(seed) for seed in range(3)]
 
     def step(engine, batch):
         truth, samples = pairs[batch]
-        ddf = torch.zeros(1, 3, *SHAPE)
-        ddf[0, 0, 5] = -3.0 * batch
         return {
             "tensors": (samples[None], truth[None]),
             "lists": ([samples], [truth]),
-            "accumulated": ([LabelSamples.from_maps(samples, LABELS, truth=truth[0])], [truth]),
-            "ddf": (ddf, None),
+            "accumulated": ([LabelSamples.from_maps(samples, LABELS)], [truth]),
         }
 
     engine = Engine(step)
-    for metric in (ECE, AUSE, LabelEntropy, OracleDice):
+    for metric in (ECE, AUSE):
         for kind in ("tensors", "lists", "accumulated"):
             handler = IgniteMetricHandler(metric_fn=metric(LABELS), output_transform=lambda x, kind=kind: x[kind])
             handler.attach(engine, f"{metric.__name__}_{kind}")
     by_structure = ECE(LABELS, reduction="mean_batch")
     IgniteMetricHandler(metric_fn=by_structure, output_transform=lambda x: x["tensors"]).attach(engine, "by_structure")
-    IgniteMetricHandler(metric_fn=FoldPercentage(), output_transform=lambda x: x["ddf"]).attach(engine, "folds")
 
     for epochs in (1, 2):  # the second epoch must not remember the first
         engine.run(range(3), max_epochs=epochs)
-        scores = torch.stack([naive_scores(samples, truth) for truth, samples in pairs])  # [P, 3, S]
-        oracle = torch.stack([OracleDice(LABELS)(samples[None], truth[None])[0] for truth, samples in pairs])
+        scores = torch.stack([naive_scores(samples, truth) for truth, samples in pairs])  # [P, 2, S]
         for kind in ("tensors", "lists", "accumulated"):
             for metric, row in CALIBRATION:
                 assert engine.state.metrics[f"{metric.__name__}_{kind}"] == pytest.approx(scores[:, row].mean().item())
-            assert engine.state.metrics[f"OracleDice_{kind}"] == pytest.approx(oracle.mean().item())
             torch.testing.assert_close(engine.state.metric_details[f"AUSE_{kind}"], scores[:, 1])
         torch.testing.assert_close(engine.state.metrics["by_structure"], scores[:, 0].mean(0))
-        # Layers that fold: none, x = 4 (det 1 − 1.5), x = 4 (det 1 − 3): 0, 1 and 1 of 14.
-        assert engine.state.metrics["folds"] == pytest.approx(100 * 2 / (3 * SHAPE[0]))
 
 
 def test_wrong_inputs_are_refused():

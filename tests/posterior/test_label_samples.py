@@ -158,7 +158,7 @@ def test_samples_are_scored_as_they_come():
     maps = moving_blocks()
     truth = maps[3]
     samples = LabelSamples.from_maps(maps, LABELS, truth=truth)
-    expected = dice_per_structure(maps, truth, LABELS)
+    expected = torch.stack([dice_per_structure(one, truth, LABELS) for one in maps])
     torch.testing.assert_close(samples.dice, expected, equal_nan=True, rtol=0, atol=0)
     assert samples.oracle == 3
     assert len(samples) == 7
