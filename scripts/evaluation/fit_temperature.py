@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import logging
 import math
 import os
@@ -23,7 +21,7 @@ from scripts.core.progress import Progress
 from scripts.core.seg35 import SCORED
 from scripts.core.truth import truth
 from scripts.evaluation.pair_report import LabeledPair, pair_seed
-from scripts.evaluation.results import PathLike
+from scripts.evaluation.results import PathLike, csv_text
 from scripts.evaluation.summary_table import to_json
 from scripts.evaluation.temperature import SCORES, Choice, RibbonSamples, choose
 from scripts.inference.model import Fitted, Model, Weighting
@@ -191,11 +189,7 @@ class Calibration:
         return torch.cat([samples.score(counts), torch.stack(dice)[:, None]], dim=1)
 
     def _report(self, report: dict[str, Any], rows: list[dict[str, float]]) -> None:
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows[1:])
-        write_text(self.folder / "calibration.csv", text.getvalue())
+        write_text(self.folder / "calibration.csv", csv_text(list(rows[0]), (list(row.values()) for row in rows[1:])))
         write_text(self.folder / "calibration.json", to_json(report))
         print(f"\n{'':8}{'T':>7}{'sigma':>11}{'AUSE_label':>12}{'ECE':>9}{'entropy':>9}{'DSC':>9}{'ESS':>8}")
         marks = ["before", *("fitted" if row is report["after"] else "" for row in rows[1:])]

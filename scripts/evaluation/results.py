@@ -58,14 +58,13 @@ class ResultStore:
             path = self.folder / name
             if path.exists() and path.read_text(encoding="utf-8") != text:
                 write_text(path, text)
-        self._done = {(result.fixed, result.moving) for result in self.results}
 
     def __len__(self) -> int:
         return len(self.results)
 
     def __contains__(self, names: tuple[str, str]) -> bool:
         """Whether the pair (fixed, moving) is done."""
-        return tuple(names) in self._done
+        return any((result.fixed, result.moving) == tuple(names) for result in self.results)
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Note how the results are made; ResultsError rather than mixing them with those of other settings."""
@@ -90,11 +89,10 @@ class ResultStore:
             path = self.folder / name
             new = not path.exists()
             with path.open("a", encoding="utf-8", newline="\n") as file:
-                file.write(text if new else _without_header(name, text))
+                file.write(text if new or name == CURVES_FILE else text.partition("\n")[2])  # without the header
                 file.flush()
                 os.fsync(file.fileno())  # the order of the files on disk is the order in which they are written
         self.results.append(result)
-        self._done.add((result.fixed, result.moving))
 
 
 def read_results(folder: PathLike) -> list[PairResult]:
@@ -138,23 +136,19 @@ def _as_texts(results: Iterable[PairResult]) -> dict[str, str]:
         pair_rows.append([*names, len(result.labels), *(result.pair[name] for name in PAIR_SCORES)])
         lines.append(json.dumps({"fixed": result.fixed, "moving": result.moving, **result.curves}) + "\n")
     return {
-        STRUCTURES_FILE: _csv(STRUCTURE_COLUMNS, structure_rows),
+        STRUCTURES_FILE: csv_text(STRUCTURE_COLUMNS, structure_rows),
         CURVES_FILE: "".join(lines),
-        PAIRS_FILE: _csv(PAIR_COLUMNS, pair_rows),
+        PAIRS_FILE: csv_text(PAIR_COLUMNS, pair_rows),
     }
 
 
-def _csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def csv_text(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Numbers as Python prints them, so that they are read back to the last bit."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(rows)
     return text.getvalue()
-
-
-def _without_header(name: str, text: str) -> str:
-    return text.partition("\n")[2] if name.endswith(".csv") else text
 
 
 def _complete_lines(path: Path) -> list[str]:

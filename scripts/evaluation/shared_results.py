@@ -13,8 +13,8 @@ from scripts.evaluation.pair_result import PairResult
 from scripts.evaluation.results import PathLike, ResultsError, ResultStore
 
 
-class SharedStore:
-    """A :class:`~scripts.evaluation.results.ResultStore` for several processes; alone, it is nothing but that.
+class SharedStore(ResultStore):
+    """A store for several processes, of which the first has the files; alone, it is nothing but a store.
 
     Pair number k is computed by process k mod w. After each round of w pairs all processes meet in :meth:`add`, so that
     results are filed in the order in which one process would have filed them.
@@ -22,17 +22,12 @@ class SharedStore:
 
     def __init__(self, folder: PathLike, resume: bool = True, processes: Processes | None = None) -> None:
         self.processes = Processes.current() if processes is None else processes
-        self.folder, self.rounds = Path(folder), 0
-        self._store = ResultStore(folder, resume) if self.processes.is_first else None
-        known = self.processes.from_first("" if self._store is None else _encode(self._store.results))
-        self.results = _decode(known) if self._store is None else self._store.results
-
-    def __len__(self) -> int:
-        return len(self.results)
-
-    def __contains__(self, names: tuple[str, str]) -> bool:
-        """Whether the pair (fixed, moving) is done."""
-        return any((result.fixed, result.moving) == tuple(names) for result in self.results)
+        self.rounds = 0
+        if self.processes.is_first:
+            super().__init__(folder, resume)
+        known = self.processes.from_first(_encode(self.results) if self.processes.is_first else "")
+        if not self.processes.is_first:
+            self.folder, self.results = Path(folder), _decode(known)
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """See :meth:`ResultStore.check_settings`; all processes raise what the first does."""
@@ -40,9 +35,9 @@ class SharedStore:
         if len(set(self.processes.gather(text))) > 1:
             raise ResultsError("the processes have different settings or weights: start them with the same command")
         problem = ""
-        if self._store is not None:
+        if self.processes.is_first:
             try:
-                self._store.check_settings(settings)
+                super().check_settings(settings)
             except ResultsError as error:
                 problem = str(error)
         if problem := self.processes.from_first(problem):
@@ -53,8 +48,8 @@ class SharedStore:
         self.rounds += 1
         texts = self.processes.gather(_encode([] if result is None else [result]))
         for new in (part for text in texts for part in _decode(text)):
-            if self._store is not None:
-                self._store.add(new)
+            if self.processes.is_first:
+                super().add(new)
             else:
                 self.results.append(new)
 

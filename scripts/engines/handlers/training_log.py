@@ -11,6 +11,7 @@ from ignite.engine import Events
 from monai.utils.enums import CommonKeys as Keys
 from torch.utils.tensorboard import SummaryWriter
 
+from scripts.core.atomic import write_table
 from scripts.core.processes import Processes
 from scripts.engines.updates import FIGURES
 
@@ -85,21 +86,10 @@ class _Means:
 
 def append_row(path: Path, row: dict[str, Any]) -> None:
     """Add a row to a CSV file; rows of an earlier run from the same iteration on are dropped first (a resumption)."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    kept: list[dict[str, Any]] = []
-    columns = list(row)
+    columns, kept = list(row), []
     if path.is_file():
         with path.open(newline="") as file:
             reader = csv.DictReader(file)
-            kept = list(reader)
-            known = list(reader.fieldnames or [])
-        current = [r for r in kept if int(r["iteration"]) < int(row["iteration"])]
-        if len(current) == len(kept) and all(column in known for column in columns):
-            with path.open("a", newline="") as file:
-                csv.DictWriter(file, known, restval="").writerow(row)
-            return
-        kept, columns = current, known + [column for column in columns if column not in known]
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns, restval="")
-        writer.writeheader()
-        writer.writerows([*kept, row])
+            kept = [earlier for earlier in reader if int(earlier["iteration"]) < int(row["iteration"])]
+            columns = list(dict.fromkeys([*(reader.fieldnames or []), *row]))
+    write_table(path, columns, ([each.get(column, "") for column in columns] for each in [*kept, row]))
