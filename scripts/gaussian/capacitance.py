@@ -49,15 +49,10 @@ def recorded(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
-def capacitance(gram: Tensor) -> tuple[Tensor, Tensor]:
-    """M⁻¹ and log det M of M = I + G.
-
-    Args:
-        gram: G = SᵀS, shape (B, r, r), float64.
-
-    Returns:
-        shapes (B, r, r) and (B,).
-    """
+def capacitance(
+    gram: Tensor,  # G = SᵀS, (B, r, r), float64
+) -> tuple[Tensor, Tensor]:  # (B, r, r) and (B,)
+    """M⁻¹ and log det M of M = I + G."""
     return _InverseAndLogDet.apply(gram + torch.eye(gram.shape[-1], device=gram.device, dtype=gram.dtype))
 
 

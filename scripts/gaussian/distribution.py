@@ -226,16 +226,6 @@ class StructuredGaussian:
         """½ (D (1 + log 2π) + log det Σ), shape (*batch)."""
         return 0.5 * (self.dimensions * (1.0 + math.log(2.0 * math.pi)) + self.log_det())
 
-    def precision_matvec(self, x: Tensor) -> Tensor:
-        """Σ⁻¹x = L(k − S M⁻¹Sᵀk) with k = Lᵀx; x and the result have shape (N, *batch, 3, X, Y, Z)."""
-        self._check_fields("x", x)
-        whitened = self.cholesky.multiply(self._internal(x), transpose=True)
-        if self.rank:
-            inner = torch.einsum("brs,nbs->nbr", self._capacitance[0], self._project(whitened))
-            correction = torch.einsum("nbr,rbd->nbd", inner.to(x.dtype), self._s.flatten(2))
-            whitened = whitened - correction.reshape(whitened.shape)
-        return self.cholesky.multiply(whitened).reshape(x.shape)
-
     def marginal_variance(self, num_probes: int = 64, seed: int = 0) -> tuple[Tensor, Tensor]:
         """The diagonal of Σ and the standard error of each number, both of shape (*batch, 3, X, Y, Z).
 

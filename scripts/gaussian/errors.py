@@ -85,11 +85,7 @@ class BackendWarning(UserWarning):
 
 
 def check_finite(name: str, tensor: Tensor) -> None:
-    """Refuse NaN and infinite numbers.
-
-    Raises:
-        NonFiniteError: with their counts.
-    """
+    """Refuse NaN and infinite numbers by a NonFiniteError with their counts."""
     if not torch.isfinite(tensor.sum()):
         # The sum can overflow although every number is finite: count before judging.
         nans, infs = int(tensor.isnan().sum()), int(tensor.isinf().sum())

@@ -64,15 +64,9 @@ def standard_normal(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Noise for the given samples.
+    """Noise for N samples, given by their indices in any order; shape (N, *shape).
 
-    Args:
-        indices: which N samples, in any order.
-        device: where to make it; the numbers agree between devices to rounding.
-        dtype: float32 or float64; both come from the same 64 random bits a pair.
-
-    Returns:
-        shape (N, *shape).
+    Numbers agree between devices to rounding; float32 and float64 come from the same 64 random bits a pair.
     """
     size = math.prod(shape)
     out = torch.empty((len(indices), size), device=device, dtype=dtype)

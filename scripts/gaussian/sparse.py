@@ -9,14 +9,9 @@ from scripts.gaussian.stencil import CHANNELS, Stencil, shift_slices
 
 
 def coordinates(stencil: Stencil, entries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows, columns (int64) and values of all entries of one L that lie inside the grid.
+    """Rows, columns (int64) and values of all entries (C, X, Y, Z) of one L that lie inside the grid, [N] each.
 
-    Args:
-        stencil: the pattern of L.
-        entries: shape (C, X, Y, Z).
-
-    Returns:
-        three tensors of equal length; dimension 3v + c is channel c of voxel v in raster order.
+    Dimension 3v + c is channel c of voxel v in raster order.
     """
     grid = entries.shape[1:]
     # int64: in float32, numbers above 2**24 would collide, and the paper's grid has 24.9 million entries.

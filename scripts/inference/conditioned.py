@@ -55,7 +55,8 @@ class ConditionedGaussian(StructuredGaussian):
         self.cholesky = proposal.cholesky  # what is packed for its solves is used again
         self.proposal, self.observations = proposal, observations
         self._std = observations.std.to(self.mean.device)
-        if known is not None and known._has_covariance_of(proposal) and observations.has_rows_of(known.observations):
+        same = known is not None and known.cholesky is self.cholesky and known.cov_factor is self.cov_factor
+        if known is not None and same and observations.has_rows_of(known.observations):
             self._solved: tuple[Tensor, Tensor, Tensor] = known._solved
         else:
             self._solved = self._solve_rows()
@@ -109,12 +110,6 @@ class ConditionedGaussian(StructuredGaussian):
         """log det (Σ⁻¹ + H̃ᵀH̃)⁻¹ = log det Σ − log det K, shape (1,)."""
         return super().log_det() - self._log_det_k()
 
-    def precision_matvec(self, x: Tensor) -> Tensor:
-        """(Σ⁻¹ + H̃ᵀH̃) x for x of shape (N, 1, 3, x, y, z)."""
-        seen = (self.observations.apply(x[:, 0]) / self._std.square()).to(x.dtype)
-        rows = self.observations.rows(self.event_shape[1:], self.mean).flatten(1)
-        return super().precision_matvec(x) + (seen @ rows).reshape(x.shape)
-
     def marginal_variance(self, num_probes: int = 64, seed: int = 0) -> tuple[Tensor, Tensor]:
         """diag Σ − diag ΣH̃ᵀK⁻¹H̃Σ; the second term is exact, so the error is that of the first."""
         variance, error = self.proposal.marginal_variance(num_probes, seed)
@@ -131,8 +126,7 @@ class ConditionedGaussian(StructuredGaussian):
 
     def log_evidence(self) -> float:
         """log N(y; Hμ, HΣHᵀ + s²): how much the proposal expected what was observed."""
-        square = (self._surprise * self._solve_k(self._surprise[None])[0]).sum()
-        return float(-0.5 * (square + self._log_det_k() + self._log_scale()))
+        return float(-0.5 * (self.surprise() + self._log_det_k() + self._log_scale()))
 
     def surprise(self) -> float:
         """(y − Hμ)ᵀ(HΣHᵀ + s²)⁻¹(y − Hμ): like χ² with m degrees of freedom, if proposal and errors are as they say."""
@@ -143,9 +137,6 @@ class ConditionedGaussian(StructuredGaussian):
         return self._surprise, self._k @ self._k.T
 
     # Parts
-
-    def _has_covariance_of(self, proposal: StructuredGaussian) -> bool:
-        return self.cholesky is proposal.cholesky and self.cov_factor is proposal.cov_factor
 
     def _solve_rows(self) -> tuple[Tensor, Tensor, Tensor]:
         """V, (m, 1, 3, x, y, z); (H̃R)ᵀ, (r, m), float64; and the Cholesky factor of K, (m, m)."""

@@ -63,16 +63,8 @@ def load_model(
     return Model(network, objective, first.voxel_mm, path=path).to(device)
 
 
-def check_description(
-    content: Mapping[str, Any],
-    model: Model,
-    path: str | Path,
-    parts: Sequence[str] = ("voxel_mm", "network", "target"),
-) -> None:
+def check_description(content: Mapping[str, Any], model: Model, path: str | Path) -> None:
     """Refuse a checkpoint that says something else than the model of a config; those of earlier versions say nothing.
-
-    Args:
-        parts: of the description, which must agree.
 
     Raises:
         CheckpointError: for a description of a later version.
@@ -80,7 +72,7 @@ def check_description(
     """
     described = _description_in(content, path)
     if described is not None:
-        own = model.description()
+        own, parts = model.description(), ("voxel_mm", "network", "target")
         found = [difference for part in parts for difference in differences(own[part], described.get(part), part)]
         _refuse(found, "the config", str(path))
 

@@ -116,8 +116,7 @@ class Objective(Described, nn.Module, abc.ABC):
     def per_batch(
         self, raw: Tensor, pairs: Sequence[Pair], seeds: Sequence[int], processes: Processes
     ) -> Iterator[tuple[Tensor, dict[str, Tensor | float]]]:
-        """`per_pair` of each pair; raw has shape [B, C, x, y, z]."""
-        del processes  # nothing is shared but by objectives that say so
+        """`per_pair` of each pair; raw has shape [B, C, x, y, z]. Nothing is shared but by objectives that say so."""
         for b, (pair, seed) in enumerate(zip(pairs, seeds, strict=True)):
             yield self.per_pair(raw[b : b + 1], pair, seed)
 
@@ -136,8 +135,7 @@ class MeanObjective(Objective):
     kind = "mean"
 
     def per_pair(self, raw: Tensor, pair: Pair, seed: int) -> tuple[Tensor, dict[str, Tensor | float]]:
-        """See `Objective.per_pair`."""
-        del seed
+        """See `Objective.per_pair`; nothing is drawn."""
         mean = self.layout.mean(raw)
         likelihood, prior = self.target.log_likelihood(pair, mean)[0], self.target.log_prior(mean)[0]
         return likelihood + prior, {"log_likelihood": likelihood.detach(), "log_prior": prior.detach()}
@@ -151,9 +149,6 @@ class VariationalObjective(Objective):
 
     Args:
         num_samples: fields drawn a step, an even number.
-
-    Raises:
-        ValueError: for an odd or negative number of samples.
     """
 
     kind = "variational"

@@ -41,12 +41,12 @@ def smoothing():
 def covariance(gaussian):
     plain = StructuredGaussian(gaussian.mean, gaussian.stencil_parameters)
     unit = torch.eye(gaussian.dimensions, dtype=torch.float64).reshape(-1, 1, 3, *GRID)
-    precision = plain.precision_matvec(unit).flatten(1).numpy()
+    precision = plain.cholesky.multiply(plain.cholesky.multiply(unit, transpose=True)).flatten(1).numpy()  # L Lᵀ
     s, r = smoothing(), gaussian.cov_factor.flatten(2)[0].numpy()
     return s @ np.linalg.inv(precision) @ s + r.T @ r
 
 
-def test_density_precision_and_entropy_are_those_of_the_dense_covariance(gaussian):
+def test_density_and_log_det_are_those_of_the_dense_covariance(gaussian):
     dense = covariance(gaussian)
     z = gaussian.sample(5, seed=3)
     expected = multivariate_normal(gaussian.mean.flatten().numpy(), dense).logpdf(z.flatten(1).numpy())
@@ -55,8 +55,6 @@ def test_density_precision_and_entropy_are_those_of_the_dense_covariance(gaussia
     assert torch.equal(drawn, z)
     np.testing.assert_allclose(log_q[:, 0].numpy(), expected, rtol=1e-9)
     np.testing.assert_allclose(float(gaussian.log_det()), np.linalg.slogdet(dense)[1], rtol=1e-9)
-    unit = torch.eye(gaussian.dimensions, dtype=torch.float64).reshape(-1, 1, 3, *GRID)
-    np.testing.assert_allclose(gaussian.precision_matvec(unit).flatten(1).numpy(), np.linalg.inv(dense), rtol=1e-6)
 
 
 def test_samples_have_the_dense_covariance(gaussian):

@@ -95,11 +95,9 @@ def test_what_changes_no_result_may_differ(saved):
     assert load_model(saved, expected=other).objective.temperature == 3.0
 
 
-def test_a_description_is_checked_as_far_as_it_is_asked_for(saved):
+def test_a_description_is_checked_as_far_as_it_means_something(saved):
     content = read(saved)
     check_description(content, of_config(temperature=2.0), saved)
-    with pytest.raises(DataError, match=r"objective\.temperature is 2\.0 in the config, but 3\.0"):
-        check_description(content, of_config(temperature=2.0), saved, ("objective",))
     check_description(network_state(content), of_config(rank=3), saved)  # says nothing
 
 

@@ -22,11 +22,7 @@ BACKENDS = tuple(_MODULES)
 
 
 def solver(device: torch.device, name: str | None = None) -> ModuleType:
-    """The module whose `pack` and `solve` do triangular solves on this device.
-
-    Args:
-        device: where the tensors are.
-        name: one of BACKENDS, or None for the fastest that is installed.
+    """The module whose `pack` and `solve` do triangular solves on this device: one of BACKENDS, None for the fastest.
 
     Raises:
         BackendError: an unknown name, a package that is missing, or one that cannot run on the device.

@@ -38,7 +38,6 @@ def pack(stencil: Stencil, entries: Tensor, transpose: bool) -> Packed:
         BackendError: if the matrix is too large for cholespy's 32-bit indices.
         FactorizationError: if L is nearly singular.
     """
-    del transpose
     entries = entries.detach()
     solver = cholespy.CholeskySolverD if entries.dtype == torch.float64 else cholespy.CholeskySolverF
     solvers = []
@@ -63,7 +62,6 @@ def pack(stencil: Stencil, entries: Tensor, transpose: bool) -> Packed:
 
 def solve(stencil: Stencil, packed: Packed, x: Tensor, transpose: bool, overwrite: bool = False) -> Tensor:
     """L⁻ᵀx or L⁻¹x; shapes as in `numba_solve.solve`. `overwrite` has no effect here."""
-    del overwrite
     x = x.detach()
     right = torch_products.multiply(stencil, packed.entries, x, transpose=False) if transpose else x
     out = torch.empty_like(x)

@@ -93,7 +93,6 @@ def _inverse_of_lower(diagonal: Tensor, within: Tensor) -> Tensor:
 
 def solve(stencil: Stencil, packed: Packed, x: Tensor, transpose: bool, overwrite: bool = False) -> Tensor:
     """L⁻ᵀx or L⁻¹x; shapes as in `numba_solve.solve`. `overwrite` has no effect here."""
-    del stencil, overwrite
     count, batch, _, *grid = x.shape
     plan = schedule((grid[0], grid[1], grid[2]), x.device)
     voxels = plan.order.numel()
