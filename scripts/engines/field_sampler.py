@@ -30,9 +30,6 @@ class FieldSamples(Inferer):
             wants it, rather than `network(pair)`.
         output: which part of a network's output is the field: a position or a key; None if it is all there is.
 
-    Raises:
-        ValueError: for less than one sample.
-
     Example:
         >>> network = nn.Sequential(nn.Conv3d(2, 8, 3, padding=1), nn.Dropout(0.5), nn.Conv3d(8, 3, 1)).eval()
         >>> FieldSamples(4)(torch.rand(1, 2, 8, 8, 8), network).shape

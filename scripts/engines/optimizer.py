@@ -19,11 +19,7 @@ def parameter_groups(network: nn.Module, lr: float = 2e-3, covariance_rate: floa
     SOAP's steps are about as long as the learning rate whatever the gradient. Fresh heads on trained features have
     weights of a few thousandths; at the rate of the other layers noise alone makes R many times too large at once.
 
-    Args:
-        covariance_rate: factor of it for the two heads.
-
-    Raises:
-        ValueError: for a factor that is not positive.
+    Theirs is that of the others times `covariance_rate`, which is positive.
     """
     if not covariance_rate > 0:
         raise ValueError(f"covariance_rate must be positive, got {covariance_rate}")
@@ -36,35 +32,21 @@ def parameter_groups(network: nn.Module, lr: float = 2e-3, covariance_rate: floa
     return [group for group in groups if group["params"]]
 
 
-def soap(
-    params: Iterable[nn.Parameter] | Iterable[dict[str, Any]],
-    lr: float = 2e-3,
-    betas: tuple[float, float] = (0.9, 0.95),
-    weight_decay: float = 0.0,
-    precondition_frequency: int = 20,
-    max_precond_dim: int = 700,
-) -> torch.optim.Optimizer:
+def soap(params: Iterable[nn.Parameter] | Iterable[dict[str, Any]], lr: float = 2e-3) -> torch.optim.Optimizer:
     """heavyball's SOAP (decision 14).
 
     On the CPU its steps are not compiled: autotuning would take minutes before the first one. Preconditioning every
     20th step and only matrices of up to 700 rows makes a step several times cheaper than the package's defaults, with
     the same learning curve in a short trial.
 
-    Args:
-        params: the network's parameters or groups of them; compilation is switched on where they are on CUDA.
-        weight_decay: decoupled decay; the paper mentions none.
+    The paper mentions no weight decay. Compilation is switched on where the parameters, or groups of them, are on CUDA.
     """
     given: list[Any] = list(params)
     tensors = [p for group in given for p in (group["params"] if isinstance(group, dict) else [group])]
     on_cuda = any(parameter.is_cuda for parameter in tensors)
     heavyball.utils.compile_mode = "max-autotune-no-cudagraphs" if on_cuda else None
     return heavyball.SOAP(
-        given,
-        lr=lr,
-        betas=tuple(betas),
-        weight_decay=weight_decay,
-        precondition_frequency=precondition_frequency,
-        max_precond_dim=max_precond_dim,
+        given, lr=lr, betas=(0.9, 0.95), weight_decay=0.0, precondition_frequency=20, max_precond_dim=700
     )
 
 

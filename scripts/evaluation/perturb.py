@@ -72,26 +72,22 @@ def perturbation(name: str | None, seed: int = 0) -> Perturbation | None:
 
 
 def _gamma(image: Tensor, spacing: Tensor, generator: torch.Generator) -> Tensor:
-    del spacing
     brighter = float(torch.rand((), generator=generator)) < 0.5
     return image.clamp(0, 1) ** (1 / GAMMA if brighter else GAMMA)
 
 
 def _bias(image: Tensor, spacing: Tensor, generator: torch.Generator) -> Tensor:
-    del spacing
     field = _smooth(image, generator)
     shaded = image * torch.exp(math.log(BIAS) * field)
     return shaded / shaded.max().clamp(min=1.0)
 
 
 def _noise(image: Tensor, spacing: Tensor, generator: torch.Generator) -> Tensor:
-    del spacing
     noisy = image + NOISE * torch.randn(image.shape, generator=generator)
     return (noisy * (image > 0)).clamp(0, 1)
 
 
 def _blur(image: Tensor, spacing: Tensor, generator: torch.Generator) -> Tensor:
-    del generator
     values = image[None]
     for axis, step in enumerate(spacing.tolist()):
         sigma = BLUR_MM / math.sqrt(8 * math.log(2)) / step

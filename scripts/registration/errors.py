@@ -26,11 +26,7 @@ class OptionError(RegistrationError):
 
 
 def check_volume(name: str, volume: Tensor, channels: int | None = None) -> None:
-    """Refuse what is no batch of volumes with the given number of channels.
-
-    Raises:
-        ShapeError: unless the shape is [B, channels, X, Y, Z] with at least one voxel.
-    """
+    """Raise a ShapeError unless the shape is [B, channels, X, Y, Z] with at least one voxel."""
     expected = f"[B, {channels or 'C'}, X, Y, Z]"
     if volume.ndim != 5 or (channels is not None and volume.shape[1] != channels):
         raise ShapeError(name, expected, volume.shape)
@@ -39,11 +35,7 @@ def check_volume(name: str, volume: Tensor, channels: int | None = None) -> None
 
 
 def check_partner(name: str, volume: Tensor, partner: Tensor, channels: int | None = None) -> None:
-    """Refuse a volume that does not lie on the partner's grid, once for all batch elements or once for each.
-
-    Raises:
-        ShapeError: unless the shape is [1 or B, channels, X, Y, Z] with the partner's B, X, Y, Z.
-    """
+    """Raise a ShapeError unless the shape is [1 or B, channels, X, Y, Z] with the partner's B, X, Y, Z."""
     batch, grid = partner.shape[0], partner.shape[2:]
     fits = volume.ndim == 5 and volume.shape[0] in (1, batch) and volume.shape[2:] == grid
     if not fits or (channels is not None and volume.shape[1] != channels):

@@ -90,17 +90,9 @@ class Transform(Described, nn.Module, abc.ABC):
     folds: ClassVar[bool] = True
 
     def forward(self, z: Tensor, shape: Sequence[int] | None = None) -> Tensor:
-        """Displacements in image voxels.
+        """Displacements in image voxels, [N, 3, X, Y, Z], of fields on the field grid, [N, 3, x, y, z].
 
-        Args:
-            z: fields on the field grid, shape [N, 3, x, y, z].
-            shape: the image grid (X, Y, Z), see :func:`~scripts.registration.spline.upsample`.
-
-        Returns:
-            shape [N, 3, X, Y, Z].
-
-        Raises:
-            ShapeError: for another shape.
+        `shape` is the image grid (X, Y, Z), see :func:`~scripts.registration.spline.upsample`.
         """
         return upsample(self.control_points(z), self.factor, shape)
 
@@ -159,11 +151,7 @@ def sum_of(values: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def check_positive(name: str, value: float) -> float:
-    """The value.
-
-    Raises:
-        OptionError: unless it is a positive number.
-    """
+    """The value; an OptionError unless it is a positive number."""
     if not (math.isfinite(value) and value > 0):
         raise OptionError(name, "positive", value)
     return value

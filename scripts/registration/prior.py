@@ -82,14 +82,6 @@ def deformation_gradient(z: Tensor, factor: int = 2) -> Tensor:
     return torch.stack(columns, dim=-4) + identity
 
 
-def fold_price(z: Tensor, factor: int = 2, smallest: float = 0.05) -> Tensor:
-    """Σ max(smallest − det ∇φ, 0)² over the cells of fields [*, 3, X, Y, Z]; [*]. See `FoldPrior`."""
-    _check(z)
-    first, second, third = deformation_gradient(z, factor).unbind(dim=-5)  # of [*, 3, X−1, Y−1, Z−1]
-    determinant = (first * torch.linalg.cross(second, third, dim=-4)).sum(dim=-4)
-    return (smallest - determinant).clamp_min(0).square().sum(dim=(-3, -2, -1), dtype=torch.float64)
-
-
 class DiffusionPrior(Prior):
     """log p(z) = −weight · ½ Σ ‖∇z‖² (decision 9), up to a constant: neighbors move alike."""
 
@@ -123,7 +115,11 @@ class FoldPrior(Prior):
 
     def forward(self, z: Tensor) -> Tensor:
         """[*, 3, X, Y, Z] to [*], float64."""
-        return -self.weight * fold_price(z, self.factor, self.smallest)
+        _check(z)
+        first, second, third = deformation_gradient(z, self.factor).unbind(dim=-5)  # of [*, 3, X−1, Y−1, Z−1]
+        determinant = (first * torch.linalg.cross(second, third, dim=-4)).sum(dim=-4)
+        short = (self.smallest - determinant).clamp_min(0)
+        return -self.weight * short.square().sum(dim=(-3, -2, -1), dtype=torch.float64)
 
 
 def _check(z: Tensor) -> None:

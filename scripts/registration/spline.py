@@ -67,18 +67,11 @@ def phases(factor: int) -> tuple[Tensor, Tensor]:
 
 
 def evaluate(field: Tensor, positions: Sequence[Tensor], degree: int = 3) -> Tensor:
-    """Evaluate the spline on another grid whose axes are parallel to the field's.
+    """Evaluate the spline on another grid whose axes are parallel to the field's: [B, C, x, y, z] to [B, C, X, Y, Z].
 
     Args:
-        field: control points, shape [B, C, x, y, z].
         positions: for each axis, where on it, in field voxels; shapes (X,), (Y,), (Z,).
         degree: 3, or 1 for linear interpolation between the values.
-
-    Returns:
-        shape [B, C, X, Y, Z].
-
-    Raises:
-        ShapeError: for a field of another shape.
     """
     check_volume("field", field)
     weights = [_weights(where.double().cpu(), n, degree) for where, n in zip(positions, field.shape[2:], strict=True)]
@@ -134,18 +127,11 @@ def _cubic(t: Tensor) -> Tensor:
 
 
 def on_work_grid(control_points: Tensor, factor: int, shape: tuple[int, ...]) -> Tensor:
-    """The spline of control points on the field grid as one with control points on the work grid.
+    """The spline of control points on the field grid, [3, x, y, z], as one with control points on the work grid.
 
-    It takes the same values at all work voxels, those at the border too. Between them the two differ by 3 % of the
-    field where its control points are independent noise, and by far less where it is smooth.
-
-    Args:
-        control_points: shape [3, x, y, z].
-        factor: work voxels along the edge of a field voxel.
-        shape: of the work grid (X, Y, Z).
-
-    Returns:
-        shape [3, X, Y, Z].
+    Those are [3, X, Y, Z]; a field voxel has `factor` work voxels along its edge. Both splines take the same values at
+    all work voxels, those at the border too. Between them the two differ by 3 % of the field where its control points
+    are independent noise, and by far less where it is smooth.
     """
     values = upsample(control_points[None], factor, shape)[0]
     parts = [part.double().cpu().numpy() for part in values]

@@ -59,11 +59,6 @@ def callosal_core(points: Tensor) -> Tensor:
     return soft_max(arch, floor, 6.0)
 
 
-def deep_gray_shell(points: Tensor) -> Tensor:
-    """Signed distance [N] to the region of basal ganglia and thalamus, which cortical folds do not enter."""
-    return ellipsoid(points, (0, -3, 0), (35, 23, 40), 2.2)
-
-
 def cerebrum(points: Tensor) -> Tensor:
     """Signed distance [N] to the smooth outer surface of the cerebrum: what a cloth wrapped around it would touch."""
     x, y, z = points.unbind(-1)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from . import anatomy
-from .implicit import fold_sides, lattice_gradient, random_lattice, sample_lattice, soft_min
+from .implicit import ellipsoid, fold_sides, lattice_gradient, random_lattice, sample_lattice, soft_min
 
 #: Period in mm of the pattern of folds: two neighboring sulci are about half of it apart.
 FOLD_PERIOD = 22.0
@@ -163,8 +163,9 @@ def _cortical_distance(place: Tensor, generator: torch.Generator) -> tuple[Tenso
     # Rounding the crease between surface and sulcus rounds the crowns of the gyri.
     distance = soft_min(depth, torch.minimum(sulcus, named), 5.0)
     folded = fold_sides(points)
-    # No fold enters the core: there, only the way to the smooth surface counts.
-    core = torch.minimum(anatomy.deep_gray_shell(folded), anatomy.callosal_core(folded))
+    # No fold enters the core, basal ganglia and thalamus included: there, only the way to the smooth surface counts.
+    deep_gray = ellipsoid(folded, (0, -3, 0), (35, 23, 40), 2.2)
+    core = torch.minimum(deep_gray, anatomy.callosal_core(folded))
     return torch.maximum(distance, torch.minimum(-core, depth)), depth, shell
 
 

@@ -10,7 +10,6 @@ from scripts.registration.prior import (
     FoldPrior,
     deformation_gradient,
     diffusion_energy,
-    fold_price,
 )
 from tests.registration.conftest import noise, smooth
 
@@ -78,7 +77,7 @@ class TestFoldPrice:
         # u = s x image voxels per field voxel of 2: det = 1 + s / 2
         cells = 4 * 3 * 2
         for slope, price in ((1.0, 0), (-1.8, 0), (-2.0, 0.05**2), (-3.0, 0.55**2)):
-            assert float(fold_price(field(lambda x, y, z, s=slope: s * x))) == pytest.approx(cells * price)
+            assert float(-FoldPrior(1.0)(field(lambda x, y, z, s=slope: s * x))) == pytest.approx(cells * price)
         assert float(FoldPrior(3.0)(field(lambda x, y, z: -3 * x))) == pytest.approx(-3 * cells * 0.55**2)
 
     def test_determinants_are_those_of_the_fold_count(self):
@@ -92,7 +91,7 @@ class TestFoldPrice:
         z = noise(2, 3, 5, 4, 6, seed=3)
         determinant = torch.linalg.det(deformation_gradient(z).movedim((-5, -4), (-2, -1)))
         expected = (0.7 - determinant).clamp_min(0).square().sum((-3, -2, -1))
-        torch.testing.assert_close(fold_price(z, smallest=0.7), expected)
+        torch.testing.assert_close(FoldPrior(2.0, smallest=0.7)(z), -2 * expected)
 
 
 @pytest.mark.parametrize("prior", PRIORS)

@@ -32,15 +32,13 @@ class Progress:
 
     def _step(self, engine: Any) -> None:
         output = engine.state.output
-        values = {"loss": float(output[Keys.LOSS])}
-        values.update({name: output[FIGURES][name] for name in ("ess",) if name in output[FIGURES]})
-        for name, value in values.items():
+        values = {"loss": float(output[Keys.LOSS]), **output[FIGURES]}
+        for name, value in ((name, values[name]) for name in ("loss", "ess") if name in values):
             self._shown[name] = self.decay * self._shown.get(name, value) + (1 - self.decay) * value
         assert self._display is not None
         self._display(engine.state.iteration, ", ".join(f"{name}={value:.3f}" for name, value in self._shown.items()))
 
     def _close(self, engine: Any, error: Exception | None = None) -> None:
-        del engine
         if self._display is not None:
             self._display.close()
         if error is not None:

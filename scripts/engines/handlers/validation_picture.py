@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from ignite.engine import Events
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -44,7 +43,7 @@ class Pictures:
 
 def draw(output: dict[str, Any]) -> Figure:
     """Three planes of fixed, moving, warped, differences before and after, and the standard deviation."""
-    pair, warped, std = (_first(output[key]) for key in (Keys.IMAGE, "warped", "std"))
+    pair, warped, std = (output[key][0].as_subclass(Tensor).detach().float() for key in (Keys.IMAGE, "warped", "std"))
     moving, fixed, warped, std = pair[0], pair[1], warped[0], std[0]
     panels: list[tuple[str, Tensor, str, float, float]] = [
         ("fixed", fixed, "gray", 0, 1),
@@ -63,8 +62,3 @@ def draw(output: dict[str, Any]) -> Figure:
             if row == 0:
                 axes.set_title(title, fontsize=9)
     return figure
-
-
-def _first(volume: Tensor) -> Tensor:
-    """[B, C, X, Y, Z] or [C, X, Y, Z] to the first [C, X, Y, Z], a plain float tensor."""
-    return (volume[0] if volume.ndim == 5 else volume).as_subclass(Tensor).detach().to(torch.float32)
