@@ -55,7 +55,10 @@ class Carrier:
         volume = self._load(path, "label")
         grid = Grid.of(volume)
         label = volume.as_tensor()[0].round().to(torch.int32)
-        self.labels = (LabelAccumulator(label, self.space, names, source=grid), stem(path))
+        self.labels = (
+            LabelAccumulator(label, self.space, names, None, grid, self.posterior.calibration.volumes),
+            stem(path),
+        )
         kinds = self._kinds("labels", "probability", "entropy")
         self._reserve(*(f"{stem(path)}_{kind}.nii.gz" for kind in kinds), f"{stem(path)}_volumes.csv")
 

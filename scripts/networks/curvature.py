@@ -38,7 +38,7 @@ class CurvatureLayout(Layout):
     kind = "curvature_layout"
 
     def __init__(
-        self, trust: float, stiffness: float, ridge: float = 1e-4, share: float = 0.24, passes: int = 2
+        self, trust: float, stiffness: float, ridge: float = 1e-4, share: float = 0.24, passes: int = 8
     ) -> None:
         if not (trust >= 0 and stiffness > 0 and ridge > 0):
             raise DataError(f"expected trust ≥ 0, stiffness > 0, ridge > 0, got {trust}, {stiffness}, {ridge}")

@@ -58,7 +58,9 @@ def condition_again(
         posterior.raw, posterior.layout, posterior.target, posterior.space, posterior.proposal, posterior.spread
     )
     weighting = Weighting(posterior.draws.temperature, posterior.draws.scale)
-    return given(found, pair, knowledge, settings, weighting, clock, before=posterior.mean)
+    conditioned = given(found, pair, knowledge, settings, weighting, clock, before=posterior.mean)
+    conditioned.calibration = posterior.calibration
+    return conditioned
 
 
 def check_conditionable(posterior: Posterior | Found) -> None:

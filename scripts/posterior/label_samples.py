@@ -218,6 +218,16 @@ class LabelSamples:
         sums = zip(self._sums, self._boxes, strict=True)
         return self.voxel_volume * torch.stack([(weight / self._totals(box)).sum() for weight, box in sums])
 
+    @property
+    def log_volume_std(self) -> Tensor:
+        """Standard deviation over the samples of the logarithm of every structure's volume, float64, shape [S]."""
+        if len(self) < 2:
+            return torch.zeros(len(self.labels), dtype=torch.float64)
+        weights = self.weights[:, None]
+        logs = (self.volumes / self.voxel_volume).clamp_min(1).log()
+        square = (weights * (logs - (weights * logs).sum(0)).square()).sum(0)
+        return (square * len(self) / (len(self) - 1)).sqrt()
+
     def volume_interval(self, level: float = 0.95) -> VolumeInterval:
         """Posterior mean and central credible interval of every structure's volume, at a level in 0 … 1.
 

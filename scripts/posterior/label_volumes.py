@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from scripts.core.atomic import writing
 from scripts.core.errors import DataError
 from scripts.core.grid import Grid
 from scripts.core.seg35 import SEG35
+from scripts.posterior.calibrated import VolumeErrors
 from scripts.posterior.dice import dice_from_counts, label_counts, overlap_counts
 from scripts.posterior.label_maps import encode_labels
 from scripts.posterior.label_samples import LabelSamples
@@ -54,6 +56,7 @@ class LabelAccumulator:
         moving_label: on the moving file's grid, [X', Y', Z'], integers.
         fixed_label: the fixed image's own map, to compare with.
         source: the map's grid; None for the moving file's.
+        calibration: what makes intervals of the samples' spread; None for the samples' own.
     """
 
     def __init__(
@@ -63,12 +66,13 @@ class LabelAccumulator:
         names: Mapping[int, str] | None = None,
         fixed_label: Tensor | None = None,
         source: Grid | None = None,
+        calibration: VolumeErrors | None = None,
     ) -> None:
         self.space, self.source = space, source
         self.values = label_values(moving_label)
         self.names = structure_names(self.values, names)
         self.moving_label = moving_label.to(torch.int32)
-        self.fixed_label = fixed_label
+        self.fixed_label, self.calibration = fixed_label, calibration
         self._samples = LabelSamples(self.values, voxel_volume=space.fixed.voxel_volume)
 
     def add(self, displacement: Tensor, weight: float, local: Tensor | None = None) -> None:
@@ -84,11 +88,14 @@ class LabelAccumulator:
     def result(self) -> LabelResult:
         """What the samples say together."""
         summary = self._samples.summary()
-        intervals = self._samples.volume_interval(0.95)
-        volumes = []
-        for i, (value, (own, dice)) in enumerate(zip(self.values, self._compare(summary.label), strict=True)):
-            mean, lower, upper = (float(part[i]) for part in intervals)
-            volumes.append(StructureVolume(value, self.names[value], mean, lower, upper, own, dice))
+        volumes = [
+            self._with_interval(StructureVolume(value, self.names[value], mean, lower, upper, own, dice), log_std, before)
+            for value, (own, dice), mean, lower, upper, log_std, before in zip(
+                self.values, self._compare(summary.label),
+                *(part.tolist() for part in self._samples.volume_interval(0.95)),
+                self._samples.log_volume_std.tolist(), self.moving_volumes(), strict=True,
+            )
+        ]  # fmt: skip
         return LabelResult(
             label=summary.label.cpu().numpy(),
             probability=summary.probability.float().cpu().numpy(),
@@ -96,6 +103,24 @@ class LabelAccumulator:
             volumes=volumes,
             fixed_label=None if self.fixed_label is None else self.fixed_label.cpu().numpy(),
         )
+
+    def moving_volumes(self) -> list[float]:
+        """Of the moving person's structures, in mm³ of the fixed person's space: after the alignment alone."""
+        voxel = (self.source or self.space.moving).voxel_volume / abs(
+            float(np.linalg.det(self.space.alignment[:3, :3]))
+        )
+        codes = encode_labels(self.moving_label, self.values)
+        return (label_counts(codes, len(self.values)) * voxel).tolist()
+
+    def _with_interval(self, volume: StructureVolume, log_std: float, before: float) -> StructureVolume:
+        """The volume and its intervals as calibrated; as it is without a calibration, or without any voxel."""
+        errors = self.calibration
+        if errors is None or not volume.mean > 0:
+            return replace(volume, registration=(volume.lower, volume.upper))
+        center = errors.center(volume.name, volume.mean, before)
+        lower, upper = errors.interval(volume.name, center, log_std)
+        alone = errors.interval(volume.name, center, log_std, rater=False)
+        return replace(volume, mean=center, lower=lower, upper=upper, registration=tuple(alone))
 
     def dice(self, label_map: Tensor) -> float:
         """Mean Dice of a label map against the fixed image's own, over the structures that both have."""
@@ -118,11 +143,17 @@ class LabelAccumulator:
 
 
 def write_volumes(volumes: list[StructureVolume], path: Path) -> None:
-    """`volumes.csv`: one row a structure."""
+    """`volumes.csv`: one row a structure.
+
+    `lower_95_mm3` and `upper_95_mm3` are for the volume that another rater would find; the last two columns for the
+    registration's error alone.
+    """
+    header = ["label", "name", "volume_mm3", "lower_95_mm3", "upper_95_mm3", "fixed_volume_mm3", "dice"]
     with writing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(["label", "name", "volume_mm3", "lower_95_mm3", "upper_95_mm3", "fixed_volume_mm3", "dice"])
+        writer.writerow([*header, "registration_lower_95_mm3", "registration_upper_95_mm3"])
         for row in volumes:
             figures = [f"{value:.1f}" for value in (row.mean, row.lower, row.upper)]
             own = "" if row.fixed is None else f"{row.fixed:.1f}"
-            writer.writerow([row.label, row.name, *figures, own, "" if row.dice is None else f"{row.dice:.4f}"])
+            alone = [f"{value:.1f}" for value in row.registration or (row.lower, row.upper)]
+            writer.writerow([row.label, row.name, *figures, own, "" if row.dice is None else f"{row.dice:.4f}", *alone])

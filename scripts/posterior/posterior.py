@@ -19,6 +19,7 @@ from scripts.inference.conditioned import ConditionedGaussian
 from scripts.inference.observations import Observations
 from scripts.inference.proposals import Draws, redraw
 from scripts.networks.layout import Layout, Proposal
+from scripts.posterior.calibrated import Calibration
 from scripts.posterior.label_samples import LabelSamples
 from scripts.posterior.local_weights import LocalWeights
 from scripts.posterior.spread import NetworkSpread, Spread
@@ -46,6 +47,7 @@ class Posterior:
         spread: how it was made, and how labels are weighed.
         images: the fixed and the moving file's volumes, [X, Y, Z] and [X', Y', Z'], which local weights need; None where
             they are not at hand.
+        calibration: what was found out about such samples on people with labels.
         of_earlier_version: it was read from a file that does not say what its weights were made of.
     """
 
@@ -63,6 +65,7 @@ class Posterior:
     conditioning: Mapping[str, Any] = field(default_factory=dict)
     spread: Spread = field(default_factory=NetworkSpread)
     images: tuple[Tensor, Tensor] | None = None
+    calibration: Calibration = field(default_factory=Calibration)
     of_earlier_version: bool = False
 
     @cached_property

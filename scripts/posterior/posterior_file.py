@@ -20,6 +20,7 @@ from scripts.core.grid import Grid
 from scripts.inference.observations import Observations
 from scripts.inference.proposals import Draws, Weighted
 from scripts.networks.layout import Layout
+from scripts.posterior.calibrated import Calibration
 from scripts.posterior.posterior import Posterior
 from scripts.posterior.spread import Spread
 from scripts.registration.space import PairSpace
@@ -44,6 +45,7 @@ def save(posterior: Posterior, path: str | Path) -> None:
         "layout": posterior.layout.settings(),
         "target": posterior.target.settings(),
         "spread": posterior.spread.settings(),
+        "calibration": posterior.calibration.plain(),
         "seed": weighted.seed,
         "log_likelihood": weighted.log_likelihood.cpu(),
         "log_prior": weighted.log_prior.cpu(),
@@ -107,6 +109,7 @@ def load(path: str | Path, device: torch.device | str = "cpu") -> Posterior:
         steps=content.get("steps", {}),
         gains=content.get("gains", {}),
         conditioning=content.get("conditioning", {}),
+        calibration=Calibration.of(content.get("calibration", {})),
         spread=make(content.get("spread", {"kind": "network"}), Spread),  # type: ignore[type-abstract]
         of_earlier_version="target" not in content,
     )

@@ -12,7 +12,11 @@ from scripts.core.grid import Grid
 
 @dataclass
 class StructureVolume:
-    """Volume of one structure in the fixed image, in mm³, with a 95 % credible interval from the samples."""
+    """Volume of one structure in the fixed image, in mm³, with 95 % intervals.
+
+    `lower` and `upper` are for the volume that another rater would find, `registration` is for the registration's error
+    alone. Without a calibration both are what the samples say.
+    """
 
     label: int
     name: str
@@ -21,6 +25,7 @@ class StructureVolume:
     upper: float
     fixed: float | None = None  # the volume in the fixed image's own label map, if there is one
     dice: float | None = None  # of the most probable labels against that map
+    registration: tuple[float, float] | None = None
 
 
 @dataclass

@@ -15,6 +15,7 @@ from torch import Tensor
 from scripts.evidence.knowledge import Knowledge
 from scripts.gaussian.stencil import CHANNELS
 from scripts.inference.model import Model
+from scripts.posterior.calibrated import Calibration
 from scripts.posterior.conditioning import given
 from scripts.posterior.pair_images import PairImages
 from scripts.posterior.posterior import Posterior
@@ -56,6 +57,7 @@ class Sampler:
         self.model = model.with_target(likelihood=likelihood, prior=prior).to(self.device)
         several = self.model.layout.mean_channels != CHANNELS
         self.spread = NetworkSpread() if several else named_spread(spread, self.model.calibration.get("spread"))
+        self.calibration = Calibration.of(self.model.calibration).for_spread(self.spread.kind)
         self.model.target.settings()  # refused now, not after everything is drawn
 
     @property
@@ -82,5 +84,8 @@ class Sampler:
         """The posterior of a pair; `raw` is the network's output for it, [1, C, x, y, z], if that is known already."""
         found, weighting = self.find(pair, raw=raw, clock=clock), self.model.weighting(self.settings.temperature)
         if evidence is None:
-            return draw(found, pair, self.settings, weighting, clock=clock)
-        return given(found, pair, evidence, self.settings, weighting, clock)
+            posterior = draw(found, pair, self.settings, weighting, clock=clock)
+        else:
+            posterior = given(found, pair, evidence, self.settings, weighting, clock)
+        posterior.calibration = self.calibration
+        return posterior

@@ -123,11 +123,11 @@ class CurvatureSpread(Spread):
 
     def __init__(
         self,
-        trust: float = 0.008,
-        stiffness: float = 0.03,
+        trust: float = 0.0028,
+        stiffness: float = 0.009,
         ridge: float = 3e-5,
         share: float = 0.24,
-        passes: int = 2,
+        passes: int = 8,
         local: bool = True,
     ) -> None:
         self.trust, self.stiffness, self.ridge = trust, stiffness, ridge
