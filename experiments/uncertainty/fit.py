@@ -146,9 +146,8 @@ def main(dataset_dir: str, table: str = str(WORK / "volumes.csv"), write: str | 
     print("left out:", {name: round(float(np.mean([part[name] for part in held])), 3) for name in held[0]})
     for name, kind in sorted(errors.kinds.items()):
         inside = np.mean([value <= 1 for value, of in zip(z, kinds, strict=True) if of == name])
-        print(
-            f"{name:26} bias {kind.bias:+.3f} slope {kind.slope:+.2f} floor {kind.floor:.3f} rater {kind.rater:.3f} in {inside:.2f}"
-        )
+        figures = f"bias {kind.bias:+.3f} slope {kind.slope:+.2f} floor {kind.floor:.3f} rater {kind.rater:.3f}"
+        print(f"{name:26} {figures} in {inside:.2f}")
     if write is not None:
         model = load_model(write)
         known = Calibration.of(model.calibration)

@@ -44,7 +44,7 @@ class Registered:
 
 def register(folder: Path, fixed: str, moving: str, weights: str = "models/model.pt") -> Registered:
     """Register two people as `run inference` does, or take what an earlier call has found."""
-    paths = {}
+    paths: dict[str, str] = {}
     for role, name in (("fixed", fixed), ("moving", moving)):
         paths |= {role: str(folder / name / IMAGE), f"{role}_label": str(folder / name / LABEL)}
     model = load_model(weights)

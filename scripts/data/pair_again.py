@@ -23,7 +23,6 @@ from scripts.data.resolution import IMAGES
 from scripts.data.transforms import PlainCompose
 from scripts.registration.space import PairSpace
 
-
 logger = logging.getLogger(__name__)
 
 
@@ -73,7 +72,8 @@ def registered_images(
             "name them with --fixed and --moving."
         )
         return None
-    data = check_grids(LoadVolumed(IMAGES)(dict(paths)), space)
+    loaded: dict[Hashable, Any] = {**paths}
+    data = check_grids(LoadVolumed(IMAGES)(loaded), space)
     fixed, moving = (data[role].as_tensor()[0] for role in IMAGES)
     return fixed, moving
 

@@ -40,7 +40,6 @@ from scripts.posterior.settings import Clock
 from scripts.registration.local_correlation import local_ncc
 from scripts.registration.warp import warp
 
-
 FOLDS_OF = 8
 """So many samples are looked at for folds."""
 

@@ -69,7 +69,7 @@ def _products() -> np.ndarray:
 
 def _by_fronts(own: Tensor, couplings: Tensor, entries: Tensor) -> None:
     """The same in torch: all voxels of a wavefront at once; `entries` [X, Y, Z, 123] is filled."""
-    plan = schedule(tuple(own.shape[:3]), own.device)  # type: ignore[arg-type]
+    plan = schedule(tuple(own.shape[:3]), own.device)
     voxels, products = len(plan.order), _products()
     own = own.reshape(-1, CHANNELS, CHANNELS)[plan.order]
     # One more row, of zeros, for "outside".

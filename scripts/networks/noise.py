@@ -39,7 +39,7 @@ class NoiseLayout(Layout):
 
 
 class SmoothNoise:
-    """A :class:`~scripts.networks.layout.Proposal` of smooth noise. It has no density that could weigh it: log q is 0."""
+    """A :class:`~scripts.networks.layout.Proposal` of smooth noise, without a density to weigh it by: log q is 0."""
 
     limit: int | None = None
 

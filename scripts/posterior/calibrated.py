@@ -1,7 +1,7 @@
-"""What was found out on people with labels, and what it makes of a registration: intervals of volumes, errors of points.
+"""What was found out on people with labels, and what it makes of a registration: intervals, errors of points.
 
-It was fitted, not derived: it holds for people and scans like those it was fitted on, and is called calibrated for that,
-not guaranteed. A model file keeps it as plain data under `calibration`; a model without it has what the samples say.
+It was fitted, not derived: it holds for people and scans like those it was fitted on, and is called calibrated for
+that, not guaranteed. A model file keeps it as plain data under `calibration`; without it there is what samples say.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class VolumeErrors:
 
         log V ~ log v + bias + slope · log(v / m) + q · √(s² + floor²),
 
-    q being the quantiles of the standardized errors that were seen. `floor` includes the differences between raters; the
-    interval of the registration alone leaves them out.
+    q being the quantiles of the standardized errors that were seen. `floor` includes the differences between raters;
+    the interval of the registration alone leaves them out.
 
     Attributes:
         kinds: by the name of the structure without its side.

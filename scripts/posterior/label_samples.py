@@ -164,7 +164,7 @@ class LabelSamples:
         """
         if label not in self.labels:
             raise ValueError(f"expected one of the labels {list(self.labels)}, got {label}")
-        total, shape = self._total()
+        _, shape = self._total()
         box = box or whole(shape)
         i = self.labels.index(label)
         result = torch.zeros(box_shape(box), dtype=torch.float64, device=self._counts[0].device)

@@ -89,7 +89,7 @@ class LabelAccumulator:
         """What the samples say together."""
         summary = self._samples.summary()
         volumes = [
-            self._with_interval(StructureVolume(value, self.names[value], mean, lower, upper, own, dice), log_std, before)
+            self._calibrated(StructureVolume(value, self.names[value], mean, lower, upper, own, dice), log_std, before)
             for value, (own, dice), mean, lower, upper, log_std, before in zip(
                 self.values, self._compare(summary.label),
                 *(part.tolist() for part in self._samples.volume_interval(0.95)),
@@ -106,13 +106,12 @@ class LabelAccumulator:
 
     def moving_volumes(self) -> list[float]:
         """Of the moving person's structures, in mm³ of the fixed person's space: after the alignment alone."""
-        voxel = (self.source or self.space.moving).voxel_volume / abs(
-            float(np.linalg.det(self.space.alignment[:3, :3]))
-        )
+        shrunk = abs(float(np.linalg.det(self.space.alignment[:3, :3])))
+        voxel = (self.source or self.space.moving).voxel_volume / shrunk
         codes = encode_labels(self.moving_label, self.values)
         return (label_counts(codes, len(self.values)) * voxel).tolist()
 
-    def _with_interval(self, volume: StructureVolume, log_std: float, before: float) -> StructureVolume:
+    def _calibrated(self, volume: StructureVolume, log_std: float, before: float) -> StructureVolume:
         """The volume and its intervals as calibrated; as it is without a calibration, or without any voxel."""
         errors = self.calibration
         if errors is None or not volume.mean > 0:
@@ -120,7 +119,7 @@ class LabelAccumulator:
         center = errors.center(volume.name, volume.mean, before)
         lower, upper = errors.interval(volume.name, center, log_std)
         alone = errors.interval(volume.name, center, log_std, rater=False)
-        return replace(volume, mean=center, lower=lower, upper=upper, registration=tuple(alone))
+        return replace(volume, mean=center, lower=lower, upper=upper, registration=(alone.lower, alone.upper))
 
     def dice(self, label_map: Tensor) -> float:
         """Mean Dice of a label map against the fixed image's own, over the structures that both have."""

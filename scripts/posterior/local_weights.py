@@ -6,8 +6,8 @@ field, the voxel's own intensity has the likelihood p(I_f(x) | I_m(x + u(x))), s
 
     p(label of x = l | images) ≈ Σ_n w_n(x) [L_m(x + u_n(x)) = l],   w_n(x) ∝ p(I_f(x) | I_m(x + u_n(x))),
 
-which is exact importance sampling where voxels are independent given the field at x, and samples come from what all other
-voxels say. Samples around a refined mean are near to that: their spread has been chosen for it, not by this voxel.
+which is exact importance sampling where voxels are independent given the field at x, and samples come from what all
+other voxels say. Samples around a refined mean are near to that: their spread was chosen for it, not by this voxel.
 
 p(f | m) is the pair's own joint histogram at the mean field, so that any two contrasts will do, and a bias field makes
 the weights flatter, not wrong.

@@ -45,8 +45,8 @@ class Posterior:
         gains: what these steps gained in the log-posterior, under the same names.
         conditioning: figures of the evidence and of what it did; empty without any.
         spread: how it was made, and how labels are weighed.
-        images: the fixed and the moving file's volumes, [X, Y, Z] and [X', Y', Z'], which local weights need; None where
-            they are not at hand.
+        images: the fixed and the moving file's volumes, [X, Y, Z] and [X', Y', Z'], which local weights need; None
+            where they are not at hand.
         calibration: what was found out about such samples on people with labels.
         of_earlier_version: it was read from a file that does not say what its weights were made of.
     """

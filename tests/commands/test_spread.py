@@ -89,7 +89,8 @@ def test_a_landmark_is_taken_in(registered, tmp_path):
     if not isinstance(stored.proposal, StructuredGaussian):
         pytest.skip("noise is no structured Gaussian")
     fixed = np.array([[10.0, -5.0, 8.0]])
-    there = stored.space.align(fixed + stored.space.displacement_at(stored.mean.numpy(), fixed)) + [[3.0, -2.0, 1.0]]
+    there = stored.space.align(fixed + stored.space.displacement_at(stored.mean.numpy(), fixed))
+    there += np.array([3.0, -2.0, 1.0])
     row = ",".join(map(str, ["a", *fixed[0], *there[0]]))
     (tmp_path / "l.csv").write_text(f"name,fixed_x,fixed_y,fixed_z,moving_x,moving_y,moving_z\n{row}\n")
     Application(
