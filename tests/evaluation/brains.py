@@ -4,8 +4,10 @@ import torch
 from monai.data import MetaTensor
 from torch import nn
 
+from scripts.evaluation.calibration import binary_entropy
 from scripts.evaluation.pair_report import LabeledPair
 from scripts.evaluation.pair_result import CURVES, FRACTIONS, PAIR_SCORES, STRUCTURE_SCORES, PairResult
+from scripts.evaluation.ribbon import label_ribbons
 from scripts.inference.model import Model
 from scripts.inference.objectives import MeanObjective, SIRObjective
 from scripts.networks import ProposalLayout
@@ -96,3 +98,10 @@ def made_up(fixed: str, moving: str, labels: tuple[int, ...] = LABELS, seed: int
     pair = dict(zip(PAIR_SCORES, numbers(len(PAIR_SCORES)), strict=True))
     curves = {name: numbers(10 if name.startswith("rel") else len(FRACTIONS)) for name in CURVES}
     return PairResult(fixed, moving, tuple(labels), structures, pair, curves)
+
+
+def label_entropies(maps, truth, labels, radius=3):
+    """Mean label entropy of each structure in its ribbon, [S], of equally weighted label maps [K, X, Y, Z]."""
+    ribbons = label_ribbons(truth, labels, radius)
+    shares = [ribbon.select((maps == label).double().mean(0)) for label, ribbon in zip(labels, ribbons, strict=True)]
+    return torch.stack([binary_entropy(share).mean() for share in shares])

@@ -17,7 +17,7 @@ from scripts.data.pair_input import pair_input_transforms
 from scripts.data.pairs import FilePairDataset
 from scripts.evaluation.evaluator import Evaluation
 from scripts.evaluation.fit_temperature import Calibration
-from scripts.evaluation.ignite_metrics import AUSE, ECE, LabelEntropy
+from scripts.evaluation.ignite_metrics import AUSE, ECE
 from scripts.evaluation.pair_report import LabeledPair, pair_seed
 from scripts.evaluation.perturb import perturbation
 from scripts.evaluation.results import ResultsError
@@ -26,6 +26,7 @@ from scripts.posterior.posterior import Posterior
 from scripts.posterior.sampler import Sampler
 from scripts.registration.transform import VelocityTransform
 from scripts.synthetic.subjects import synthesize_subject
+from tests.evaluation.brains import label_entropies
 from tests.evaluation.test_evaluator import CONFIGS, noted, untrained
 
 WORK = 10.0
@@ -118,11 +119,14 @@ def test_scores_are_those_of_the_posteriors_samples(folder, tmp_path, transform)
     variance = repeated.var(0).sum(0)[torch.from_numpy(fixed_label > 0)].mean()
     assert result.pair["displacement_variance_total"] == pytest.approx(float(variance), rel=1e-4)
     assert (result.pair["ess"], result.pair["samples"]) == (pytest.approx(posterior.draws.ess), 5)
-    for name, metric in (("ece", ECE), ("ause_label", AUSE), ("label_entropy", LabelEntropy)):
-        every = torch.from_numpy(np.stack(maps)).repeat_interleave(torch.tensor(counts), 0)
-        expected = metric(SCORED, reduction="mean_batch")
-        expected([every], [torch.from_numpy(fixed_label)[None]])
-        assert result.structures[name] == pytest.approx(expected.aggregate().tolist(), abs=0.02, nan_ok=True)
+    every = torch.from_numpy(np.stack(maps)).repeat_interleave(torch.tensor(counts), 0)
+    truth = torch.from_numpy(fixed_label)
+    expected = {
+        name: metric(SCORED)([every], [truth[None]])[0] for name, metric in (("ece", ECE), ("ause_label", AUSE))
+    }
+    expected["label_entropy"] = label_entropies(every, truth, SCORED)
+    for name, values in expected.items():
+        assert result.structures[name] == pytest.approx(values.tolist(), abs=0.02, nan_ok=True)
 
 
 def test_what_the_posterior_depends_on_is_noted(folder, tmp_path):

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from scripts.core.errors import DataError
-from scripts.evaluation.calibration import binary_entropy
 from scripts.evaluation.ignite_metrics import AUSE, ECE
 from scripts.evaluation.pair_report import LabeledPair, evaluate_pair, pair_seed, score
 from scripts.evaluation.pair_result import CURVES, PAIR_SCORES, STRUCTURE_SCORES
@@ -16,7 +15,16 @@ from scripts.posterior.folds import fold_percentage
 from scripts.posterior.posterior_file import load, save
 from scripts.registration.local_correlation import local_ncc
 from scripts.registration.warp import warp, warp_labels
-from tests.evaluation.brains import LABELS, SHAPE, SHIFT, ensemble_of, sampler_of, shifted_item, shifted_pair
+from tests.evaluation.brains import (
+    LABELS,
+    SHAPE,
+    SHIFT,
+    ensemble_of,
+    label_entropies,
+    sampler_of,
+    shifted_item,
+    shifted_pair,
+)
 
 SECONDS = {"seconds_network", "seconds_proposals", "seconds_evaluation"}
 
@@ -86,8 +94,7 @@ def test_agrees_with_all_samples_at_once():
         expected([maps], [truth])
         torch.testing.assert_close(scores(result, name), expected.aggregate(), rtol=0, atol=1e-9)
     ribbons = label_ribbons(truth[0], LABELS)
-    shares = [ribbon.select((maps == label).double().mean(0)) for label, ribbon in zip(LABELS, ribbons, strict=True)]
-    entropies = torch.stack([binary_entropy(share).mean() for share in shares])
+    entropies = label_entropies(maps, truth[0], LABELS)
     torch.testing.assert_close(scores(result, "label_entropy"), entropies, rtol=0, atol=1e-9)
     dice = torch.stack([dice_per_structure(one, truth[0], LABELS) for one in maps])  # [24, S]
     best = int(dice.mean(1).argmax())

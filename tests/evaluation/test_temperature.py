@@ -3,11 +3,12 @@
 import pytest
 import torch
 
-from scripts.evaluation.ignite_metrics import AUSE, ECE, LabelEntropy
+from scripts.evaluation.ignite_metrics import AUSE, ECE
 from scripts.evaluation.temperature import SCORES, RibbonSamples, choose
 from scripts.inference.model import Weighting
 from scripts.inference.proposals import Weighted
 from scripts.inference.weights import normalize, resample
+from tests.evaluation.brains import label_entropies
 
 LABELS = (3, 7, 22)
 
@@ -34,8 +35,8 @@ def test_scores_are_those_of_the_metrics():
     assert scores.shape == (2, len(SCORES), len(LABELS))
     for row, count in zip(scores, counts, strict=True):
         repeated = maps.repeat_interleave(count, dim=0)
-        for values, metric in zip(row, (AUSE, ECE, LabelEntropy), strict=True):
-            expected = metric(LABELS, radius=2).score(repeated, truth)
+        metrics = [metric(LABELS, radius=2)([repeated], [truth[None]])[0] for metric in (AUSE, ECE)]
+        for values, expected in zip(row, [*metrics, label_entropies(repeated, truth, LABELS, 2)], strict=True):
             torch.testing.assert_close(values, expected, rtol=0, atol=1e-12, equal_nan=True)
     assert scores[..., 1].isnan().all()  # the absent structure
 
