@@ -14,7 +14,7 @@ from monailabel.tasks.activelearning.random import Random
 from monailabel.utils.others.generic import name_to_device
 
 from bundle.monailabel.errors import bad_request, forbidden, not_found
-from bundle.monailabel.options import read_overrides
+from bundle.monailabel.options import parse_options, read_overrides
 from bundle.monailabel.registrations import Job, Registrations
 from bundle.monailabel.studies import Scan, StudyFolder, check_name
 from bundle.monailabel.tasks import RegistrationTask, tasks
@@ -88,7 +88,7 @@ class RegistrationApp(MONAILabelApp):
         task = self._infers.get(str(request.get("model")))
         if not isinstance(task, RegistrationTask):
             raise not_found(f"there is no model {request.get('model')!r}; there are {', '.join(self._infers)}")
-        options = task.options(request)
+        options = parse_options(request, task.defaults)
         fixed = self._fixed(request, store)
         moving = store.scan(options["moving"], "moving")
         if fixed.path == moving.path:

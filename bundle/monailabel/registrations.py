@@ -64,7 +64,7 @@ class Registrations:
         self._queue = threading.Lock()
 
     def get(self, job: Job, parent: Path) -> Path:
-        """The folder with a pair's result, made in `parent`; an HTTPException of 422 with the reason if there is none."""
+        """The folder with a pair's result, made in `parent`; an HTTPException of 422 says why there is none."""
         wanted = self._description(job)
         for folder in parent.glob("*__to__*"):
             if _read(folder / _REQUEST) == wanted:

@@ -14,7 +14,7 @@ from monailabel.interfaces.tasks.infer_v2 import InferTask, InferType
 from monailabel.utils.others.generic import device_list
 
 from bundle.monailabel.errors import not_found
-from bundle.monailabel.options import parse_options, shared_options
+from bundle.monailabel.options import shared_options
 from bundle.monailabel.registrations import figures_in
 from scripts.core.seg35 import SEG35
 
@@ -60,10 +60,6 @@ class RegistrationTask(InferTask):
         """Options as a panel shows them."""
         shown = {name: "" if default is None else default for name, default in self.defaults.items()}
         return {**shown, "moving": sorted(self.ids()) or "", "device": device_list()}
-
-    def options(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The request's options, checked; see :func:`~bundle.monailabel.options.parse_options`."""
-        return parse_options(request, self.defaults)
 
     def __call__(self, request: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         """A copy of a finished registration's file, which the server removes after sending it; and figures."""

@@ -78,7 +78,6 @@ class Calibration:
         temperatures: Sequence[float] = TEMPERATURES,
         fit_scale: bool = True,
         seed: int = 0,
-        radius: int = 3,
         write: bool = True,
         progress: bool = True,
     ) -> None:
@@ -97,7 +96,7 @@ class Calibration:
         self.ckpt_path, self.folder = Path(ckpt_path), Path(output_dir)
         self.criterion, self.temperatures = criterion, sorted(set(map(float, temperatures)))
         self.dice_tolerance = None if dice_tolerance is None or dice_tolerance < 0 else float(dice_tolerance)
-        self.seed, self.radius = seed, radius
+        self.seed = seed
         self.fit_scale, self.write = truth("fit_scale", fit_scale), truth("write", write)
         self.progress = truth("progress", progress)
 
@@ -175,7 +174,7 @@ class Calibration:
     def _scores(self, posterior: Posterior, choice: Choice, pair: LabeledPair) -> Tensor:
         """``SCORES`` and Dice of the mean field for T weightings and S structures, shape [T, len(SCORES) + 1, S]."""
         counts, space = choice.counts.to(posterior.mean), posterior.space  # log-weights are always on the CPU
-        samples = RibbonSamples(pair.fixed_label, self.labels, self.radius)
+        samples = RibbonSamples(pair.fixed_label, self.labels)
 
         def label_map(points: Tensor) -> Tensor:
             return space.warp_labels(pair.moving_label, space.displacement(points[None])[0])

@@ -41,9 +41,6 @@ class ResultStore:
 
     Args:
         resume: go on with the pairs that the folder holds; otherwise they are deleted.
-
-    Raises:
-        ResultsError: see :func:`read_results`.
     """
 
     def __init__(self, folder: PathLike, resume: bool = True) -> None:

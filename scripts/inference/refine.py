@@ -47,7 +47,6 @@ def refine_mean(
     pair: Pair,
     steps: int,
     *,
-    learning_rate: float = LEARNING_RATE,
     progress: Progress | None = None,
     evidence: Callable[[Tensor], Tensor] | None = None,
 ) -> RefinedMean:
@@ -58,7 +57,6 @@ def refine_mean(
 
     Args:
         start: K fields, [K, 3, x, y, z]; each climbs for itself.
-        learning_rate: step size, in work voxels.
         evidence: log-likelihood of what else is known, of one field [1, 3, x, y, z]; counts as often as the
             likelihood's `evidence_weight` says.
 
@@ -80,7 +78,7 @@ def refine_mean(
     with torch.no_grad():
         before = log_posterior(start, target)
     mean = start.detach().clone()
-    _climb([(mean, learning_rate)], lambda _: loss(mean), steps, progress)
+    _climb([(mean, LEARNING_RATE)], lambda _: loss(mean), steps, progress)
     with torch.no_grad():
         after = log_posterior(mean, target)
     better = after > before

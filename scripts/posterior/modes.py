@@ -115,21 +115,13 @@ def find_modes(
     return sorted(modes, key=lambda mode: (-mode.weight, mode.sample))
 
 
-def are_distinct(
-    modes: Sequence[ModeInfo], level: float = 0.01, valley_level: float = 0.05, smallest: float = 0.05
-) -> bool:
-    """Whether the groups are real rather than one cloud cut into pieces.
-
-    Args:
-        level: how often one Gaussian may be called several modes.
-        valley_level: how often one Gaussian may have as deep a valley.
-        smallest: weight that each mode must have; a stray sample is no mode.
-    """
+def are_distinct(modes: Sequence[ModeInfo]) -> bool:
+    """Whether the groups are real rather than one cloud cut into pieces."""
     return (
         len(modes) > 1
-        and modes[0].p_value <= level
-        and modes[0].valley_p_value <= valley_level
-        and min(mode.weight for mode in modes) >= smallest
+        and modes[0].p_value <= 0.01  # one Gaussian may be called several modes as often,
+        and modes[0].valley_p_value <= 0.05  # and have as deep a valley as often
+        and min(mode.weight for mode in modes) >= 0.05  # a stray sample is no mode
     )
 
 

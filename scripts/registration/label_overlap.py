@@ -23,9 +23,6 @@ class OverlapLikelihood(Described, nn.Module):
         labels: values of the structures.
         weight: relative to the image likelihood, whose largest value is the number of voxels / σ².
         structures: how many are drawn a step.
-
-    Raises:
-        OptionError: for no labels, or a weight that is not positive.
     """
 
     kind = "overlap"

@@ -40,9 +40,6 @@ class VelocityTransform(Transform):
 
     Args:
         steps: squarings; the first step is the velocity divided by 2^steps.
-
-    Raises:
-        OptionError: for steps below 1.
     """
 
     kind = "velocity"

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from scripts.inference import refine
 from scripts.inference.objectives import MeanObjective, SIRObjective
 from scripts.inference.observations import Observations
 from scripts.inference.refine import refine_all, refine_mean, with_price_on_folds
@@ -61,9 +62,10 @@ def test_all_parts_move_if_asked_for(case):
     assert bool(objective.scale.value.isnan())  # no σ_α was taken in
 
 
-def test_steps_that_make_it_worse_are_taken_back(case):
+def test_steps_that_make_it_worse_are_taken_back(case, monkeypatch):
     _, objective, pair, truth = case
-    refined = refine_mean(truth, objective.target, pair, 2, learning_rate=50.0)
+    monkeypatch.setattr(refine, "LEARNING_RATE", 50.0)
+    refined = refine_mean(truth, objective.target, pair, 2)
     assert torch.equal(refined.mean, truth)
     assert refined.after == refined.before
 
@@ -82,12 +84,13 @@ def test_a_mask_leaves_the_rest_to_the_prior(case):
     assert torch.equal(refined.mean, raw[:, :3])  # nothing to gain
 
 
-def test_one_step_by_hand(case):
+def test_one_step_by_hand(case, monkeypatch):
     """Adam's first goes the whole rate in every coordinate, along the sign of the gradient."""
     raw, objective, pair, _ = case
     mean, priced = raw[:, :3].clone().requires_grad_(), with_price_on_folds(objective.target)
     (priced(pair, mean) + priced.log_mean_prior(mean)).sum().backward()
-    step = refine_mean(raw[:, :3], objective.target, pair, 1, learning_rate=0.01).mean
+    monkeypatch.setattr(refine, "LEARNING_RATE", 0.01)
+    step = refine_mean(raw[:, :3], objective.target, pair, 1).mean
     clear = mean.grad.abs() > 1e-3
     torch.testing.assert_close(step[clear], 0.01 * mean.grad.sign()[clear], rtol=1e-2, atol=0)
 

@@ -12,10 +12,9 @@ from scripts.engines.updates import FIGURES
 
 
 class Progress:
-    """One display for all iterations of a trainer; `decay` is that of the running averages shown."""
+    """One display for all iterations of a trainer, with running averages."""
 
-    def __init__(self, decay: float = 0.95, disable: bool = False) -> None:
-        self.decay, self.disable = decay, disable
+    def __init__(self) -> None:
         self._display: progress.Progress | None = None
         self._shown: dict[str, float] = {}
 
@@ -28,13 +27,13 @@ class Progress:
 
     def _start(self, engine: Any) -> None:
         total = (engine.state.max_epochs or 0) * (engine.state.epoch_length or 0)
-        self._display = progress.Progress("training", total, not self.disable, done=engine.state.iteration)
+        self._display = progress.Progress("training", total, True, done=engine.state.iteration)
 
     def _step(self, engine: Any) -> None:
         output = engine.state.output
         values = {"loss": float(output[Keys.LOSS]), **output[FIGURES]}
         for name, value in ((name, values[name]) for name in ("loss", "ess") if name in values):
-            self._shown[name] = self.decay * self._shown.get(name, value) + (1 - self.decay) * value
+            self._shown[name] = 0.95 * self._shown.get(name, value) + 0.05 * value
         assert self._display is not None
         self._display(engine.state.iteration, ", ".join(f"{name}={value:.3f}" for name, value in self._shown.items()))
 

@@ -19,15 +19,13 @@ from scripts.engines.updates import FIGURES
 class FigureLog:
     """Writes a trainer's figures every few iterations and an evaluator's after each validation.
 
-    `training.csv` has a row for every `every` iterations (means over them), `validation.csv` one for every validation:
+    `training.csv` has a row for every 10 iterations (means over them), `validation.csv` one for every validation:
     Dice, displacement variance and the effective sample size's share of the proposals are the paper's figures of
     training stability.
     """
 
-    def __init__(
-        self, directory: str | Path, evaluator: Any = None, writer: SummaryWriter | None = None, every: int = 10
-    ) -> None:
-        self.directory, self.evaluator, self.writer, self.every = Path(directory), evaluator, writer, every
+    def __init__(self, directory: str | Path, evaluator: Any, writer: SummaryWriter | None = None) -> None:
+        self.directory, self.evaluator, self.writer = Path(directory), evaluator, writer
         self.trainer: Any = None
         self._training, self._validation = _Means(), _Means()
 
@@ -35,14 +33,13 @@ class FigureLog:
         """Attach to the trainer."""
         self.trainer = engine
         engine.add_event_handler(Events.ITERATION_COMPLETED, self._after_iteration)
-        if self.evaluator is not None:
-            self.evaluator.add_event_handler(Events.ITERATION_COMPLETED, self._during_validation)
-            self.evaluator.add_event_handler(Events.COMPLETED, self._after_validation)
+        self.evaluator.add_event_handler(Events.ITERATION_COMPLETED, self._during_validation)
+        self.evaluator.add_event_handler(Events.COMPLETED, self._after_validation)
 
     def _after_iteration(self, engine: Any) -> None:
         output = engine.state.output
         self._training.add({"loss": float(output[Keys.LOSS]), **output[FIGURES]})
-        if engine.state.iteration % self.every == 0:
+        if engine.state.iteration % 10 == 0:
             rate = engine.optimizer.param_groups[0]["lr"]
             self._write("training", {"learning_rate": rate, **self._training.take()})
 

@@ -29,8 +29,7 @@ def pack(stencil: Stencil, entries: Tensor, transpose: bool) -> Tensor:
     """Reorder L for the sweep: all numbers of a voxel side by side, ready to multiply.
 
     Args:
-        stencil: a pattern with neighbors.
-        entries: entries of L, shape (B, C, X, Y, Z).
+        entries: of an L with neighbors, shape (B, C, X, Y, Z).
         transpose: for L⁻ᵀ, gather the entries of a voxel's column (its followers); for L⁻¹ those of its row.
 
     Returns:
