@@ -125,7 +125,7 @@ def register(case: Case, num_proposals: int = PROPOSALS, num_samples: int = SAMP
     moments = FieldMoments()
     for part, fields in redraw(gaussian, indices, SEED):
         for field, count in zip(fields.split(1), counts[part.start : part.stop], strict=True):
-            moments.add(target.displacement(field, pair.shape), count)
+            moments.add(target.transform(field, pair.shape), count)
     done = clock()
     return Registered(posterior, moments, indices, counts, weighed - start, done - weighed)
 

@@ -81,7 +81,7 @@ def check_training_options(build: str) -> None:
 
 
 def check_names(config: Mapping[str, Any], shipped: Mapping[str, Any]) -> None:
-    """Refuse keys that neither the shipped config has nor anything in this one refers to; names the nearest valid one."""
+    """Refuse keys that neither the shipped config has nor anything in this one refers to, with the nearest name."""
     used = {str(name).split("::")[0] for name in ReferenceResolver.find_refs_in_config(dict(config), "")}
     for name in config:
         if name.startswith("_") or name in shipped or name in used or name == "finalize":  # which MONAI runs at the end

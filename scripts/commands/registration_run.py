@@ -28,10 +28,11 @@ from scripts.core.progress import Progress, say
 from scripts.core.truth import truth
 from scripts.outputs.filing import Filing, FilingEvents, file_result
 from scripts.outputs.folder import check_folder
+from scripts.posterior.failure import FAILED
 
 _TABLE = (
     "dice_before", "dice_after", "ncc_before", "ncc_after", "refine_gain_log_posterior", "fold_percent", "std_mean_mm",
-    "ess", "khat",
+    "ess", "khat", "failure_probability", "failure_reason",
 )  # fmt: skip
 """Diagnostics that stand in `registrations.csv`."""
 
@@ -199,4 +200,7 @@ def _sentence(row: Mapping[str, Any]) -> str:
     if row.get("refine_gain_log_posterior") is not None:
         parts.append(f"refinement gained {row['refine_gain_log_posterior']:,.0f} in the log posterior")
     parts += [f"uncertainty {row['std_mean_mm']:.2f} mm", f"folds {row['fold_percent']:.3f} %", f"{row['seconds']} s"]
+    if (failed := row.get("failure_probability")) is not None:
+        why = f" ({row['failure_reason']})" if failed > FAILED else ""
+        parts.append(f"probability that it failed {failed:.2f}{why}")
     return ", ".join(parts)

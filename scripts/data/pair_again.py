@@ -72,8 +72,7 @@ def registered_images(
             "name them with --fixed and --moving."
         )
         return None
-    loaded: dict[Hashable, Any] = {**paths}
-    data = check_grids(LoadVolumed(IMAGES)(loaded), space)
+    data = check_grids(LoadVolumed(IMAGES)({role: path for role, path in paths.items()}), space)  # noqa: C416
     fixed, moving = (data[role].as_tensor()[0] for role in IMAGES)
     return fixed, moving
 

@@ -10,6 +10,7 @@ from monai.transforms import Transform
 from scripts.core.pair_keys import FROM_VIEWER
 from scripts.core.seg35 import read_names
 from scripts.posterior.conclusions import conclude
+from scripts.posterior.failure import judge, signs
 from scripts.posterior.pair_images import PairImages
 from scripts.posterior.sampler import Sampler
 from scripts.posterior.settings import Clock
@@ -47,4 +48,7 @@ class Posteriord(Transform):
         posterior = sampler.posterior(images, raw=raw if raw.ndim == 5 else raw[None], clock=clock)
         result = conclude(pair, images, posterior, sampler.settings, names, clock)
         result.diagnostics |= {"model": sampler.model.name, "device": str(sampler.device)}
+        if (fitted := sampler.failure) is not None:
+            with clock("failure"):
+                result.diagnostics |= judge(signs(sampler.model, images, posterior), fitted)
         return {**item, "posterior": posterior, "result": result}

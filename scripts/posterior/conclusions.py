@@ -144,7 +144,7 @@ def _modes(
 
 def _diagnostics(item: Mapping[str, Any], posterior: Posterior, fields: FieldSummary, brain: Tensor) -> dict[str, Any]:
     """What `diagnostics.json` says about the sampling and the fields."""
-    draws, steps = posterior.draws, dict[str, float]()
+    draws, steps, selects = posterior.draws, dict[str, float](), posterior.spread.selects
     for name, gain in posterior.gains.items():
         steps |= {name: posterior.steps[name], f"{name.removesuffix('_steps')}_gain_log_posterior": gain}
     return {
@@ -156,12 +156,14 @@ def _diagnostics(item: Mapping[str, Any], posterior: Posterior, fields: FieldSum
         "num_samples": len(draws.resampled),
         "unique_samples": int(draws.resampled.unique().numel()),
         "seed": draws.proposals.seed,
+        "spread": posterior.spread.kind,
+        "calibrated": posterior.calibration.volumes is not None,
         "temperature": draws.temperature,
         "scale": draws.scale,
         "ess": draws.ess,
         "ess_share": draws.ess / len(draws.weights),
         "largest_weight": float(draws.weights.max()),
-        "khat": draws.khat,
+        "khat": draws.khat if selects else None,  # equal weights have no tail
         "fold_percent": fields.fold_percent,
         "std_mean_mm": float(fields.std[brain].mean()),
         "std_95_mm": float(np.quantile(fields.std[brain].float().cpu().numpy(), 0.95)),

@@ -57,7 +57,8 @@ class Sampler:
         self.model = model.with_target(likelihood=likelihood, prior=prior).to(self.device)
         several = self.model.layout.mean_channels != CHANNELS
         self.spread = NetworkSpread() if several else named_spread(spread, self.model.calibration.get("spread"))
-        self.calibration = Calibration.of(self.model.calibration).for_spread(self.spread.kind)
+        known = Calibration.of(self.model.calibration)
+        self.calibration, self.failure = known.for_spread(self.spread.kind), known.failure
         self.model.target.settings()  # refused now, not after everything is drawn
 
     @property

@@ -44,6 +44,9 @@ def key_figures(diagnostics: Mapping[str, Any], findings: Findings) -> list[Figu
         if not math.isnan(after):
             start = "" if math.isnan(before) else f"{before:.2f} → "
             figures.append(Figure(label, f"{start}{after:.2f}", "before → after; 1 is perfect"))
+    failed = figure(diagnostics, "failure_probability")
+    if not math.isnan(failed):
+        figures.append(Figure("Did it fail?", percent(failed), "probability, by what is known without labels"))
     if findings.std_median is not None:
         hint = f"half of the brain is below; {percent(0.95)} below {number(findings.std_high, 2)} mm"
         figures.append(Figure("Uncertainty", f"{number(findings.std_median, 2)} mm", hint))
@@ -53,7 +56,7 @@ def key_figures(diagnostics: Mapping[str, Any], findings: Findings) -> list[Figu
             figures.append(Figure("Folded voxels", percent(folds / 100), f"{what}; 0 is ideal"))
             break
     ess, total = figure(diagnostics, "ess"), figure(diagnostics, "num_proposals")
-    if not math.isnan(ess):
+    if not math.isnan(ess) and diagnostics.get("spread", "network") == "network":
         drawn = "" if math.isnan(total) else f"of {total:,.0f} drawn; "
         figures.append(Figure("Effective samples", number(ess, 2), f"{drawn}how many carry the result"))
     khat = real(diagnostics.get("khat"))
@@ -109,6 +112,8 @@ _DIAGNOSTICS = (
     ("num_proposals", "Proposals drawn", ""),
     ("num_samples", "Samples kept", "drawn from the proposals by weight"),
     ("unique_samples", "Different samples", "among those kept"),
+    ("spread", "Spread of the samples", "curvature: of the images; network: the paper's; noise: a baseline"),
+    ("failure_probability", "Probability of a failure", "from signs that need no labels"),
     ("ess", "Effective sample size", "1 / Σw²"),
     ("largest_weight", "Largest weight", "of one proposal"),
     ("khat", "Pareto k̂", "below 0.7 the weights can be trusted"),
@@ -136,7 +141,17 @@ _DIAGNOSTICS = (
     ("seed", "Seed", "the same seed gives the same result"),
     ("device", "Device", ""),
 )
-_ELSEWHERE = {"seconds", "versions", "ess_share", "moving", "fixed", "modes_distinct"}
+_ELSEWHERE = {
+    "calibrated",
+    "failure_reason",
+    "failure_signs",
+    "seconds",
+    "versions",
+    "ess_share",
+    "moving",
+    "fixed",
+    "modes_distinct",
+}
 
 
 def diagnostic_rows(diagnostics: Mapping[str, Any]) -> list[tuple[str, str, str]]:

@@ -33,7 +33,10 @@ def verdict(
     uncertainty = Remark("Uncertainty", *_uncertainty(diagnostics, findings, volumes))
     lights = (alignment, uncertainty, Remark("Input", *_input(warnings)))
     level = max((light.level for light in lights), key=words.ORDER.index)
-    if alignment.level == "poor":
+    failed = figure(diagnostics, "failure_probability")
+    if words.level_of_failure(failed) == "poor":
+        lead = f"It has probably failed ({percent(failed)}: {diagnostics.get('failure_reason')})"
+    elif alignment.level == "poor":
         lead = "Do not use this registration as it is"
     elif uncertainty.level == "poor":
         lead = "Use the warp with care, and not its uncertainty"
@@ -43,7 +46,10 @@ def verdict(
 
 
 def _alignment(diagnostics: Mapping[str, Any]) -> tuple[Level, str]:
-    """Whether the images match better than before, without folds."""
+    """Whether the images match better than before, without folds, and nothing says that it failed."""
+    failed = figure(diagnostics, "failure_probability")
+    if (level := words.level_of_failure(failed)) in ("poor", "caution"):
+        return level, f"it may have failed ({percent(failed)}): {diagnostics.get('failure_reason')}"
     before, after = figure(diagnostics, "ncc_before"), figure(diagnostics, "ncc_after")
     dice_before, dice_after = figure(diagnostics, "dice_before"), figure(diagnostics, "dice_after")
     # Of the mean map; where that was not measured, of the samples, which fold rather more.
@@ -80,10 +86,16 @@ def _uncertainty(
         return "poor", "the samples do not differ, so they say nothing about the uncertainty"
     if ess < words.ESS_ALONE or figure(diagnostics, "largest_weight") > words.WEIGHT_ALONE:
         return "poor", "one sample dominates, so the uncertainty is understated"
+    if not words.weighs(diagnostics) and not volumes_known(volumes):
+        if diagnostics.get("calibrated"):
+            return "good", "intervals were calibrated on other people"
+        return "unknown", "whether the uncertainty holds was not checked"
     missed, known = words.missed_volumes(volumes)
     if level := words.level_of_missed(missed, known):
         outside = f"{missed} of {known} volumes are outside of their intervals"
         return level, f"the fixed labels contradict the uncertainty: {outside}"
+    if not words.weighs(diagnostics):
+        return "good", f"{known - missed} of {known} volumes lie in their intervals"
     if khat > KHAT_LIMIT or ess < words.ESS_FEW:
         return "caution", "the uncertainty is rough, as few samples carry most of the weight"
     if math.isnan(ess) or math.isnan(khat):
@@ -91,6 +103,11 @@ def _uncertainty(
     if words.flat_weights(diagnostics):
         return "good", "the uncertainty is what the model has learned from other brains"
     return "good", "the uncertainty rests on enough samples"
+
+
+def volumes_known(volumes: Sequence[StructureVolume]) -> bool:
+    """Whether the fixed image's own labels can say anything about the intervals."""
+    return words.missed_volumes(volumes)[1] > 0
 
 
 def _input(warnings: Sequence[str]) -> tuple[Level, str]:

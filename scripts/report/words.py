@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from scripts.inference.weights import KHAT_LIMIT
+from scripts.posterior.failure import FAILED
 from scripts.posterior.result import StructureVolume
 from scripts.report.findings import CERTAIN, Findings
 from scripts.report.names import enumerate_words, figure, number, percent, plain_name, real
 
+FAILED_PERHAPS = 0.2  # probability of a failure that is worth a word
 NCC_GAIN = 0.01  # a smaller gain is hardly an improvement
 NCC_ALIKE = 0.9  # images that were this similar before need no improvement
 DICE_GAIN, DICE_LOW = 0.01, 0.5  # a smaller gain is hardly one; a lower overlap after all is poor
@@ -56,6 +58,7 @@ def cautions(
     """Where not to trust the result: the gravest first, each with what it means and what to do about it."""
     found = [
         *[Remark("A remark about the input", "caution", _sentence(warning)) for warning in warnings],
+        *_failure(diagnostics),
         *_fit(diagnostics),
         *_folds(diagnostics, findings),
         *_weights(diagnostics, findings),
@@ -66,6 +69,24 @@ def cautions(
         *_mode_words(diagnostics, findings, mode_weights),
     ]
     return sorted(found, key=lambda remark: -ORDER.index(remark.level))
+
+
+def _failure(diagnostics: Mapping[str, Any]) -> list[Remark]:
+    """Whether it has failed, by what is known without labels."""
+    failed = figure(diagnostics, "failure_probability")
+    level = level_of_failure(failed)
+    if level in ("good", "unknown"):
+        return []
+    text = f"By what similar registrations looked like, this one has failed with a probability of {percent(failed)}:"
+    text += f" {diagnostics.get('failure_reason', '')}. Look at the pictures before using any of it."
+    return [Remark("It may have failed", level, text)]
+
+
+def level_of_failure(failed: float) -> Level:
+    """How grave a probability of failure is."""
+    if math.isnan(failed):
+        return "unknown"
+    return "poor" if failed > FAILED else "caution" if failed > FAILED_PERHAPS else "good"
 
 
 def _fit(diagnostics: Mapping[str, Any]) -> list[Remark]:
@@ -112,6 +133,8 @@ def _weights(diagnostics: Mapping[str, Any], findings: Findings) -> list[Remark]
     if findings.std_median is None:
         text = "All samples are the same: uncertainty, probabilities and intervals carry no information."
         return [Remark("No spread at all", "poor", text)]
+    if not weighs(diagnostics):
+        return []
     ess, weight = figure(diagnostics, "ess"), figure(diagnostics, "largest_weight")
     total = figure(diagnostics, "num_proposals")
     of_total = "" if math.isnan(total) else f" of {total:,.0f}"
@@ -130,6 +153,11 @@ def _weights(diagnostics: Mapping[str, Any], findings: Findings) -> list[Remark]
         text = f"The weighted result is worth about {number(ess, 2)} independent samples{of_total}.{share} {advice}"
         return [Remark("Few samples count", "caution", text)]
     return []
+
+
+def weighs(diagnostics: Mapping[str, Any]) -> bool:
+    """Whether fields have weights of their own, so that figures about these mean something."""
+    return diagnostics.get("spread", "network") == "network"
 
 
 def flat_weights(diagnostics: Mapping[str, Any]) -> bool:

@@ -27,13 +27,13 @@ class TestSIR:
     def test_scale_is_averaged_over_the_steps(self, toy):
         target, y = toy
         layout = layout_of("LC")
-        raw, scale, expected = random_raw(layout), WeightScale(decay=0.8), math.nan
+        raw, scale, expected = random_raw(layout), WeightScale(), math.nan
         objective = SIRObjective(target, layout, num_proposals=10, scale=scale)
         moving = image_of(y)
         for step, seed in enumerate((3, 4, 9)):
             outcome = objective(raw, moving, moving, seed)
             spread = float(self.log_weights(toy, layout, raw, 10, seed)[0].std())
-            expected = spread if step == 0 else 0.8 * expected + 0.2 * spread
+            expected = spread if step == 0 else 0.9 * expected + 0.1 * spread
             assert float(scale.value) == pytest.approx(expected, rel=1e-9)
             assert outcome.figures["weight_scale"] == pytest.approx(expected, rel=1e-9)
             log_weights, _ = self.log_weights(toy, layout, raw, 10, seed)
