@@ -25,6 +25,7 @@ from scripts.core.progress import Progress
 from scripts.core.seg35 import SCORED
 from scripts.core.truth import truth
 from scripts.data.samplers import ShardSampler
+from scripts.evaluation.landmark_scores import LandmarkFolder
 from scripts.evaluation.pair_report import LabeledPair, evaluate_pair, pair_seed
 from scripts.evaluation.pair_result import PairResult
 from scripts.evaluation.plots import draw_figures
@@ -55,6 +56,7 @@ class Evaluation(Evaluator):
         labels: the S label ids to score; None for the 31 structures of seg35 that scans have.
         calibrated: whether the T and σ_α that `run calibration` has left in the weights count.
         radius: of the ribbon in voxels (decision 15).
+        landmarks_dir: experts' points of scans, see :mod:`scripts.evaluation.landmark_scores`; None for none.
         resume: go on with what the folder holds; otherwise start over.
         val_handlers: more Ignite handlers, for example a ``CheckpointLoader``; attached before ours.
 
@@ -74,6 +76,7 @@ class Evaluation(Evaluator):
         calibrated: bool = True,
         seed: int = 0,
         radius: int = 3,
+        landmarks_dir: PathLike | None = None,
         num_workers: int = 0,
         resume: bool = True,
         progress: bool = True,
@@ -82,11 +85,12 @@ class Evaluation(Evaluator):
     ) -> None:
         if not truth("calibrated", calibrated):
             model = copy.copy(sampler.model)
-            model.fitted = None
-            sampler = Sampler(model, sampler.settings, sampler.device)
+            model.fitted, model.calibration = None, {}
+            sampler = Sampler(model, sampler.settings, sampler.device, spread=sampler.spread)
         processes = Processes.current()
         self.sampler, self.dataset = sampler, dataset
         self.labels, self.name = check_labels(SCORED if labels is None else labels), name
+        self.landmarks = None if landmarks_dir is None else LandmarkFolder(str(landmarks_dir))
         self.seed, self.radius, self.figures = seed, radius, truth("figures", figures)
         self.store = SharedStore(output_dir, truth("resume", resume), processes)
         shard = ShardSampler(dataset)  # type: ignore[arg-type]
@@ -139,7 +143,7 @@ class Evaluation(Evaluator):
         if pair.names in self.store:
             return None
         sampler = self.sampler.with_settings(seed=pair_seed(pair.names, self.seed))
-        return evaluate_pair(sampler, pair, self.labels, self.radius)
+        return evaluate_pair(sampler, pair, self.labels, self.radius, self.landmarks)
 
     def _add(self, engine: Engine) -> None:
         """File the pair, if there is a new one, and show how far it is."""
@@ -163,6 +167,7 @@ class Evaluation(Evaluator):
             {
                 **{name: value for name, value in used.items() if name not in ASIDE},
                 "weighting": model.weighting(settings.temperature)._asdict(),
+                "spread": self.sampler.spread.settings(),
                 "labels": list(self.labels),
                 "radius": self.radius,
                 "transform": _plain(self.dataset.transform),  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,9 +25,12 @@ from scripts.evaluation.calibration import (
     sparsification_curves,
     voxel_error,
 )
+from scripts.evaluation.landmark_scores import LANDMARK_SCORES, LandmarkFolder, Marks, score_landmarks
 from scripts.evaluation.pair_result import CURVES, FRACTIONS, LEVELS, RIBBON_SCORES, VOLUME_SCORES, PairResult
+from scripts.evaluation.results import structure_name
 from scripts.evaluation.ribbon import label_ribbons
 from scripts.gaussian.noise import fold
+from scripts.posterior.calibrated import VolumeErrors
 from scripts.posterior.conclusions import figure_window
 from scripts.posterior.dice import dice_per_structure, label_counts
 from scripts.posterior.field_moments import FieldMoments
@@ -85,19 +89,27 @@ def pair_seed(names: tuple[str, str], seed: int = 0) -> int:
     return fold(seed, 1 + zlib.crc32("\n".join(names).encode()))
 
 
-def evaluate_pair(sampler: Sampler, pair: LabeledPair, labels: Sequence[int], radius: int = 3) -> PairResult:
+def evaluate_pair(
+    sampler: Sampler,
+    pair: LabeledPair,
+    labels: Sequence[int],
+    radius: int = 3,
+    landmarks: LandmarkFolder | None = None,
+) -> PairResult:
     """Sample the posterior of one pair and score it; see :func:`score`."""
     clock = Clock()
     posterior = sampler.posterior(pair.images, clock=clock)
     with clock("evaluation"):
-        result = score(posterior, pair, labels, radius)
+        result = score(posterior, pair, labels, radius, None if landmarks is None else landmarks.marks(*pair.names))
     before = sum(clock.seconds.get(part, 0.0) for part in ("network", "refinement", "detail"))
     seconds = {"network": before, **{part: clock.seconds[part] for part in ("proposals", "evaluation")}}
     return replace(result, pair={**result.pair, **{f"seconds_{part}": value for part, value in seconds.items()}})
 
 
 @torch.no_grad()
-def score(posterior: Posterior, pair: LabeledPair, labels: Sequence[int], radius: int = 3) -> PairResult:
+def score(
+    posterior: Posterior, pair: LabeledPair, labels: Sequence[int], radius: int = 3, marks: Marks | None = None
+) -> PairResult:
     """Score the posterior of one pair by its label maps; without the seconds that it took."""
     labels, space, truth = check_labels(labels), posterior.space, pair.fixed_label
     samples, moments, fold_oracle = LabelSamples(labels, space.fixed.voxel_volume, truth), FieldMoments(), math.nan
@@ -137,6 +149,7 @@ def score(posterior: Posterior, pair: LabeledPair, labels: Sequence[int], radius
         "fold_oracle": fold_oracle,
         "fold_samples": sum(folds) / len(folds),
         **score_classes(samples, truth, radius),
+        **(dict.fromkeys(LANDMARK_SCORES, math.nan) if marks is None else score_landmarks(posterior, marks)),
         "displacement_variance": variance / 3,
         "displacement_variance_total": variance,
         **_correlation(posterior, pair.images),
@@ -146,11 +159,10 @@ def score(posterior: Posterior, pair: LabeledPair, labels: Sequence[int], radius
         "unique": float(len(samples)),
         "samples": moments.weight,
     }
-    structures = {
-        **{name: values.tolist() for name, values in dice.items()},
-        **ribbons,
-        **score_volumes(samples, truth),
-    }
+    shrunk = abs(float(np.linalg.det(space.alignment[:3, :3])))
+    moving = label_counts(encode_labels(pair.moving_label, labels), len(labels)) * space.moving.voxel_volume / shrunk
+    volumes = score_volumes(samples, truth, posterior.calibration.volumes, moving.tolist())
+    structures = {**{name: values.tolist() for name, values in dice.items()}, **ribbons, **volumes}
     return PairResult(*pair.names, labels, structures, scores, curves)
 
 
@@ -218,17 +230,35 @@ def score_classes(samples: LabelSamples, truth: Tensor, radius: int) -> dict[str
     }
 
 
-def score_volumes(samples: LabelSamples, truth: Tensor) -> dict[str, list[float]]:
-    """Are volumes where their intervals say? NaN for structures that the fixed person has not."""
+def score_volumes(
+    samples: LabelSamples, truth: Tensor, errors: VolumeErrors | None = None, moving: Sequence[float] = ()
+) -> dict[str, list[float]]:
+    """Are volumes where their intervals say? NaN for structures that the fixed person has not.
+
+    Args:
+        errors: intervals as calibrated, for another rater's volume; None for those of the samples alone.
+        moving: volumes of the moving person's structures after the alignment, mm³; for `errors`.
+    """
     codes = encode_labels(truth, samples.labels)
     true = label_counts(codes, len(samples.labels)).double() * samples.voxel_volume
     true[true == 0] = math.nan
-    deviation = samples.volumes.std(0) if len(samples) > 1 else torch.zeros_like(true)
+    mean, ends = samples.volume_interval().mean, {}
+    if errors is None:
+        deviation = samples.volumes.std(0) if len(samples) > 1 else torch.zeros_like(true)
+        for level in LEVELS:
+            _, lower, upper = samples.volume_interval(level / 100)
+            ends[level] = torch.stack([lower, upper])
+    else:
+        names, stds = [structure_name(label) for label in samples.labels], samples.log_volume_std.tolist()
+        centers = list(map(errors.center, names, mean.tolist(), moving))
+        mean = torch.tensor(centers, dtype=torch.float64)
+        deviation = mean * torch.tensor([errors.deviation(*each, rater=True) for each in zip(names, stds, strict=True)])
+        for level in LEVELS:
+            parts = zip(names, centers, stds, strict=True)
+            ends[level] = torch.tensor([errors.interval(*part, level) for part in parts], dtype=torch.float64).T
     deviation[deviation == 0] = math.nan
-    mean = samples.volume_interval().mean
     columns = {"volume": mean + 0 * true, "volume_true": true, "volume_z_square": ((true - mean) / deviation).square()}
-    for level in LEVELS:
-        _, lower, upper = samples.volume_interval(level / 100)
+    for level, (lower, upper) in ends.items():
         inside = ((lower <= true) & (true <= upper)).double()
         columns |= {f"inside_{level}": inside + 0 * true, f"width_{level}": (upper - lower) / true}
     return {name: columns[name].tolist() for name in VOLUME_SCORES}

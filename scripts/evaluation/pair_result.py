@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from scripts.evaluation.landmark_scores import LANDMARK_SCORES
+
 DICE_SCORES = (
     "dice_mu",  # of the proposal's mean
     "dice_mean",  # of the mean of the resampled fields
@@ -39,6 +41,7 @@ PAIR_SCORES = (
     "fold_samples",  # mean over some of the samples
     "brier_classes",  # of all structures and "none of them" together, in the union of the ribbons: mean of Σ (p − y)²
     "log_score_classes",  # mean of −log of the probability of the true label, nats
+    *LANDMARK_SCORES,  # where the two scans have experts' points
     "displacement_variance",  # mm², mean over the brain and over the three components (decision 17)
     "displacement_variance_total",  # the same, sum over the components: three times as much
     "ncc_before",  # squared local correlation, mean over the brain

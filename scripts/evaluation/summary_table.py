@@ -56,6 +56,14 @@ TABLES: dict[str, tuple[Column, ...]] = {
         ("width of 95 %", ("structures", "width_95"), "std_structures", _DICE),
         ("mean z²", ("structures", "volume_z_square"), "std_structures", _DICE),
     ),
+    "Landmarks": (
+        ("before, mm", ("pairs", "tre_before"), "std_pairs", _DICE),
+        ("TRE, mm", ("pairs", "tre"), "std_pairs", _DICE),
+        ("χ²/3", ("pairs", "landmark_chi2"), "std_pairs", _DICE),
+        ("χ²/3 with raters", ("pairs", "landmark_chi2_raters"), "std_pairs", _DICE),
+        ("in 95 %", ("pairs", "landmarks_inside_95"), "std_pairs", _DICE),
+        ("in 95 % with raters", ("pairs", "landmarks_inside_95_raters"), "std_pairs", _DICE),
+    ),
     "Sampling": (
         ("ESS", ("pairs", "ess"), "std_pairs", (1, 1)),
         ("k-hat", ("pairs", "khat"), "std_pairs", (2, 2)),
@@ -129,6 +137,8 @@ def format_tables(summaries: Mapping[str, Summary]) -> str:
         rows = [["Model", "Pairs", *(column[0] for column in columns)]]
         for name, summary in summaries.items():
             rows.append([name, str(summary["num_pairs"]), *(_cell(summary, column) for column in columns)])
+        if all(cell == "-" for row in rows[1:] for cell in row[2:]):
+            continue  # nobody has such figures
         widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         lines.insert(1, "  ".join("-" * width for width in widths))
