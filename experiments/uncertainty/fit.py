@@ -13,7 +13,7 @@ import csv
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import fire
@@ -79,7 +79,7 @@ def raters(dataset_dir: Path) -> dict[str, float]:
 
 
 def fit(rows: Sequence[Residual], rater: dict[str, float]) -> VolumeErrors:
-    """Bias, slope and floor of each kind; quantiles of all of them together."""
+    """Bias, slope and floor of each kind."""
     by_kind: dict[str, list[Residual]] = {}
     for row in rows:
         by_kind.setdefault(without_side(row.name), []).append(row)
@@ -87,9 +87,16 @@ def fit(rows: Sequence[Residual], rater: dict[str, float]) -> VolumeErrors:
     other = Kind(
         0.0, 0.0, *(float(np.median([getattr(k, part) for k in kinds.values()])) for part in ("floor", "rater"))
     )
-    errors = VolumeErrors(kinds, other)
-    standardized = np.abs([standard_error(errors, row) for row in rows])
-    return VolumeErrors(kinds, other, {level: float(np.quantile(standardized, level / 100)) for level in LEVELS})
+    return VolumeErrors(kinds, other)
+
+
+def held_out(rows: Sequence[Residual], rater: dict[str, float]) -> list[tuple[Residual, float]]:
+    """Each volume with its |standardized error| under what was fitted without the fixed person."""
+    found = []
+    for person in sorted({row.fixed for row in rows}):
+        errors = fit([row for row in rows if person not in (row.fixed, row.moving)], rater)
+        found += [(row, abs(standard_error(errors, row))) for row in rows if row.fixed == person]
+    return found
 
 
 def _kind(rows: Sequence[Residual], rater: float) -> Kind:
@@ -102,10 +109,10 @@ def _kind(rows: Sequence[Residual], rater: float) -> Kind:
     normal = design.T @ (weights[:, None] * design) + ridge
     bias, slope = np.linalg.solve(normal, design.T @ (weights * error))
     rest = error - design @ [bias, slope]
-    # By moments, from the median, which few failures do not move.
-    total = (np.median(np.abs(rest)) / 0.6745) ** 2
-    floor = math.sqrt(max(0.5 * (total + np.mean(rest**2)) - np.mean(spread**2), 1e-6))
-    return Kind(float(bias), float(slope), floor, rater)
+    # By moments. Two numbers were fitted to as many independent errors as there are people, not pairs.
+    free = len({row.fixed for row in rows})
+    total = np.mean(rest**2) * free / max(free - 2, 1)
+    return Kind(float(bias), float(slope), math.sqrt(max(total - np.mean(spread**2), 1e-6)), rater)
 
 
 def standard_error(errors: VolumeErrors, row: Residual) -> float:
@@ -132,22 +139,23 @@ def main(dataset_dir: str, table: str = str(WORK / "volumes.csv"), write: str | 
     """Fit, check by leaving out each person in turn, and keep."""
     rows, rater = read(Path(table)), raters(Path(dataset_dir))
     people = sorted({row.fixed for row in rows})
-    held, z, kinds = [], [], []
-    for person in people:
-        errors = fit([row for row in rows if person not in (row.fixed, row.moving)], rater)
-        own = [row for row in rows if row.fixed == person]
-        held.append(coverage(errors, own))
-        for row in own:
-            z.append(abs(standard_error(errors, row)) / errors.quantiles[95])
-            kinds.append(without_side(row.name))
-    errors = fit(rows, rater)
-    print(f"{len(people)} people, {len(rows)} volumes")
-    print("fitted:  ", {name: round(value, 3) for name, value in coverage(errors, rows).items()})
-    print("left out:", {name: round(float(np.mean([part[name] for part in held])), 3) for name in held[0]})
+    held = held_out(rows, rater)
+    # The quantiles are those of people who were left out: what was fitted to a person is too near.
+    quantiles = {level: float(np.quantile([z for _, z in held], level / 100)) for level in LEVELS}
+    errors = replace(fit(rows, rater), quantiles=quantiles)
+    print(f"{len(people)} people, {len(rows)} volumes; quantiles {quantiles}")
+    print({name: round(value, 3) for name, value in coverage(errors, rows).items()})
+    print("each person left out, with the quantiles of the others:")
+    for level in LEVELS:
+        inside = []
+        for person in people:
+            limit = np.quantile([z for row, z in held if row.fixed != person], level / 100)
+            inside += [z <= limit for row, z in held if row.fixed == person]
+        print(f"  in {level} %: {np.mean(inside):.3f}")
     for name, kind in sorted(errors.kinds.items()):
-        inside = np.mean([value <= 1 for value, of in zip(z, kinds, strict=True) if of == name])
+        inside = [z <= quantiles[95] for row, z in held if without_side(row.name) == name]
         figures = f"bias {kind.bias:+.3f} slope {kind.slope:+.2f} floor {kind.floor:.3f} rater {kind.rater:.3f}"
-        print(f"{name:26} {figures} in {inside:.2f}")
+        print(f"{name:26} {figures} in {np.mean(inside):.2f}")
     if write is not None:
         model = load_model(write)
         known = Calibration.of(model.calibration)

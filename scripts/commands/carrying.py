@@ -55,10 +55,8 @@ class Carrier:
         volume = self._load(path, "label")
         grid = Grid.of(volume)
         label = volume.as_tensor()[0].round().to(torch.int32)
-        self.labels = (
-            LabelAccumulator(label, self.space, names, None, grid, self.posterior.calibration.volumes),
-            stem(path),
-        )
+        errors, blur = self.posterior.calibration.volumes, self.posterior.spread.blur if self.all_samples else 0.0
+        self.labels = (LabelAccumulator(label, self.space, names, None, grid, errors, blur), stem(path))
         kinds = self._kinds("labels", "probability", "entropy")
         self._reserve(*(f"{stem(path)}_{kind}.nii.gz" for kind in kinds), f"{stem(path)}_volumes.csv")
 

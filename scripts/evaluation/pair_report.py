@@ -124,6 +124,8 @@ def score(
             folds.append(float(fold_percentage(space.in_fixed_voxels(displacement))))
         moments.add(displacement, count)
 
+    samples.smooth(posterior.spread.blur)
+
     def dice_and_folds(displacement: Tensor) -> tuple[Tensor, float]:
         dice = dice_per_structure(space.warp_labels(pair.moving_label, displacement[0]), truth, labels)
         return dice, float(fold_percentage(space.in_fixed_voxels(displacement)))

@@ -47,8 +47,8 @@ def conclude(
     labels = None
     if "moving_label" in item:
         own = item["fixed_label"].as_tensor()[0] if "fixed_label" in item else None
-        errors = posterior.calibration.volumes
-        labels = LabelAccumulator(item["moving_label"].as_tensor()[0], space, label_names, own, calibration=errors)
+        moving, errors = item["moving_label"].as_tensor()[0], posterior.calibration.volumes
+        labels = LabelAccumulator(moving, space, label_names, own, None, errors, posterior.spread.blur)
     with clock("summary"):
         fields, samples = _summarize(posterior, labels, chunk, settings)
         result = _result(item, posterior, fields, labels)

@@ -35,6 +35,8 @@ SIGNS = {
     "labels": "the moving labels do not fit their own image",
 }
 """The signs, and what each is called for people."""
+BAD = dict(zip(SIGNS, (-1, 1, -1, -1, 1, 1, -1, -1), strict=True))
+"""Whether more of a sign is worse, or less of it."""
 FAILED = 0.5
 """Probability above which it is said what is wrong."""
 WINDOW = 5
@@ -69,13 +71,17 @@ def signs(model: Model, pair: PairImages, posterior: Posterior) -> dict[str, flo
 
 
 def probability(values: Mapping[str, float], fitted: Mapping[str, Any]) -> float:
-    """Of a failure: 1 / (1 + exp(−(b + Σ w (x − mean)/scale))), a sign that is missing being at its mean."""
-    total = float(fitted["bias"])
+    """Of a failure: 1 / (1 + exp(−(b + Σ w z + v max z in the bad direction))), z = (x − mean)/scale.
+
+    The worst sign counts once more, as each kind of failure shows in few of them. One that is missing is as usual.
+    """
+    total, worst = float(fitted["bias"]), 0.0
     for name, (mean, scale, weight) in fitted["signs"].items():
         value = values.get(name, math.nan)
         if math.isfinite(value):
-            total += weight * float(np.clip((value - mean) / scale, -fitted["reach"], fitted["reach"]))
-    return 1 / (1 + math.exp(-total))
+            z = float(np.clip((value - mean) / scale, -fitted["reach"], fitted["reach"]))
+            total, worst = total + weight * z, max(worst, BAD[name] * z)
+    return 1 / (1 + math.exp(-(total + fitted["worst"] * worst)))
 
 
 def judge(values: Mapping[str, float], fitted: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,13 +95,10 @@ def judge(values: Mapping[str, float], fitted: Mapping[str, Any]) -> dict[str, A
 
 
 def strongest(values: Mapping[str, float], fitted: Mapping[str, Any]) -> str:
-    """What speaks most for a failure, in words."""
-    pull = {
-        name: weight * (values[name] - mean) / scale
-        for name, (mean, scale, weight) in fitted["signs"].items()
-        if math.isfinite(values.get(name, math.nan))
-    }
-    return SIGNS[max(pull, key=lambda name: pull[name])] if pull else ""
+    """What is the farthest from usual in its bad direction, in words."""
+    known = {name: each for name, each in fitted["signs"].items() if math.isfinite(values.get(name, math.nan))}
+    bad = {name: BAD[name] * (values[name] - mean) / scale for name, (mean, scale, _) in known.items()}
+    return SIGNS[max(bad, key=lambda name: bad[name])] if bad else ""
 
 
 def _mirrored_gain(model: Model, pair: PairImages, shape: torch.Size) -> float:

@@ -8,10 +8,12 @@ voxel would take 250 MB and 80 samples in one-hot form 2.5 GB. The class "none o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
+from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from scripts.posterior.boxes import EMPTY, Box, box_shape, grow, intersection, label_boxes, relative, union, whole
@@ -149,6 +151,20 @@ class LabelSamples:
             total[relative(old, box)] = self._sums[i]
             self._boxes[i], self._sums[i], hits[i] = box, total, codes[box] == i + 1
         return hits
+
+    def smooth(self, width: float) -> None:
+        """Blur the probabilities, once all samples are there, by a Gaussian of this width in voxels."""
+        _, shape = self._total()
+        if not width:
+            return
+        reach = math.ceil(3 * width)
+        for i, old in enumerate(self._boxes):
+            box = grow(old, reach, shape)
+            shares = torch.zeros(box_shape(box), dtype=torch.float64)
+            shares[relative(old, box)] = (self._sums[i] / self._totals(old)).cpu()
+            blurred = torch.from_numpy(gaussian_filter(shares.numpy(), width, mode="nearest", truncate=3.0))
+            self._boxes[i], self._sums[i] = box, blurred.clamp_(0, 1).to(self._sums[i].device)
+        self._local = torch.ones(shape, dtype=torch.float64, device=self._sums[0].device)
 
     def probability(self, label: int, box: Box | None = None) -> Tensor:
         """Posterior probability of one structure.

@@ -57,6 +57,7 @@ class LabelAccumulator:
         fixed_label: the fixed image's own map, to compare with.
         source: the map's grid; None for the moving file's.
         calibration: what makes intervals of the samples' spread; None for the samples' own.
+        blur: of the probabilities, see :meth:`~scripts.posterior.label_samples.LabelSamples.smooth`.
     """
 
     def __init__(
@@ -67,12 +68,13 @@ class LabelAccumulator:
         fixed_label: Tensor | None = None,
         source: Grid | None = None,
         calibration: VolumeErrors | None = None,
+        blur: float = 0.0,
     ) -> None:
         self.space, self.source = space, source
         self.values = label_values(moving_label)
         self.names = structure_names(self.values, names)
         self.moving_label = moving_label.to(torch.int32)
-        self.fixed_label, self.calibration = fixed_label, calibration
+        self.fixed_label, self.calibration, self.blur = fixed_label, calibration, blur
         self._samples = LabelSamples(self.values, voxel_volume=space.fixed.voxel_volume)
 
     def add(self, displacement: Tensor, weight: float, local: Tensor | None = None) -> None:
@@ -86,7 +88,8 @@ class LabelAccumulator:
         self._samples.add(self.space.warp_labels(self.moving_label, displacement, self.source), weight, local)
 
     def result(self) -> LabelResult:
-        """What the samples say together."""
+        """What the samples say together; there is nothing to be added after it."""
+        self._samples.smooth(self.blur)
         summary = self._samples.summary()
         volumes = [
             self._calibrated(StructureVolume(value, self.names[value], mean, lower, upper, own, dice), log_std, before)

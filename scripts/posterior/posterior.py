@@ -104,6 +104,7 @@ class Posterior:
             displacement = self.space.displacement(points[None])[0].cpu()
             local = None if self.local_weights is None else self.local_weights(displacement)
             out.add(self.space.warp_labels(moving_label, displacement), count, local)
+        out.smooth(self.spread.blur)
         return out
 
 

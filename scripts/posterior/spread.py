@@ -40,10 +40,13 @@ class Spread(Described, abc.ABC):
             drawn as are kept, and all count alike.
         local: each voxel weighs the labels of the samples by how well they explain its own intensity, see
             :mod:`scripts.posterior.local_weights`.
+        blur: width in voxels of the Gaussian by which probabilities of labels are blurred: a label map knows its
+            boundaries to half a voxel, and samples do not move them by less than they all share.
     """
 
     selects: ClassVar[bool] = False
     local: bool = False
+    blur: float = 0.0
 
     @abc.abstractmethod
     def around(
@@ -116,7 +119,7 @@ class CurvatureSpread(Spread):
         stiffness: λ, in 1 / (image voxels)².
         ridge: ρ.
         share, passes: of the smoothing S, see :class:`~scripts.gaussian.smoothed.SmoothedCholesky`.
-        local: see `Spread`.
+        local, blur: see `Spread`.
     """
 
     kind = "curvature"
@@ -129,9 +132,10 @@ class CurvatureSpread(Spread):
         share: float = 0.24,
         passes: int = 8,
         local: bool = True,
+        blur: float = 0.42,
     ) -> None:
         self.trust, self.stiffness, self.ridge = trust, stiffness, ridge
-        self.share, self.passes, self.local = share, passes, local
+        self.share, self.passes, self.local, self.blur = share, passes, local, blur
         self.layout = CurvatureLayout(trust, stiffness, ridge, share, passes)  # refused now, not after the refinement
 
     def around(

@@ -12,17 +12,22 @@ from scripts.posterior.pair_images import PairImages
 from scripts.synthetic.subjects import synthesize_subject
 from tests.commands.conftest import small_model
 
-FITTED = {"bias": -1.0, "reach": 6.0, "signs": {"similarity": [0.8, 0.1, -2.0], "motion": [4.0, 1.0, 0.5]}}
+FITTED = {
+    "bias": -1.0,
+    "reach": 6.0,
+    "worst": 0.25,
+    "signs": {"similarity": [0.8, 0.1, -2.0], "motion": [4.0, 1.0, 0.5]},
+}
 
 
 def test_the_probability_is_a_logistic_function_of_the_signs():
-    expected = 1 / (1 + math.exp(-(-1.0 + -2.0 * -3.0 + 0.5 * 1.0)))
+    expected = 1 / (1 + math.exp(-(-1.0 + -2.0 * -3.0 + 0.5 * 1.0 + 0.25 * 3.0)))
     assert probability({"similarity": 0.5, "motion": 5.0}, FITTED) == pytest.approx(expected)
 
 
 def test_a_sign_that_is_missing_counts_as_usual_and_far_ones_are_cut_off():
     assert probability({"motion": math.nan}, FITTED) == pytest.approx(1 / (1 + math.e))
-    assert probability({"similarity": -50.0}, FITTED) == pytest.approx(1 / (1 + math.exp(1 - 12)))
+    assert probability({"similarity": -50.0}, FITTED) == pytest.approx(1 / (1 + math.exp(1 - 12 - 0.25 * 6)))
 
 
 def test_the_worst_sign_is_named():

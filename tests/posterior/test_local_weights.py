@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy.ndimage import gaussian_filter
 
 from scripts.core.grid import Grid
 from scripts.posterior.label_samples import LabelSamples
@@ -106,3 +107,15 @@ class TestAccumulator:
         samples.add(torch.ones(SHAPE, dtype=torch.int32))
         with pytest.raises(ValueError, match="for all samples or for none"):
             samples.add(torch.ones(SHAPE, dtype=torch.int32), 1.0, torch.ones(SHAPE))
+
+    def test_probabilities_are_blurred_as_scipy_blurs_a_whole_volume(self):
+        maps = torch.zeros(2, *SHAPE, dtype=torch.int32)
+        maps[0, 4:8, 3:7, 2:6] = 1
+        maps[1, 5:8, 3:7, 2:6] = 1
+        samples = LabelSamples.from_maps(maps, [1, 2])
+        before = samples.probability(1).numpy()
+        samples.smooth(0.5)
+        expected = gaussian_filter(before, 0.5, mode="nearest", truncate=3.0)
+        np.testing.assert_allclose(samples.probability(1).numpy(), expected, atol=1e-12)
+        np.testing.assert_allclose(float(samples.mean_volumes[0]), before.sum(), rtol=1e-9)
+        assert not samples.probability(2).any()
