@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from scripts.data.datalist import subject_pairs
+
 SPLIT = Path(__file__).parents[2] / "configs/splits/oasis.json"
 
 
@@ -20,3 +22,9 @@ def pairs(step: int = 4, split: str = "train") -> list[tuple[str, str]]:
     """(fixed, moving): everybody is the fixed one once, and the moving one of somebody else once."""
     names = people(split)
     return [(name, names[(i + step) % len(names)]) for i, name in enumerate(names)]
+
+
+def tested(split: str, count: int) -> list[tuple[str, str]]:
+    """(fixed, moving) as `run evaluation --num_pairs` draws them."""
+    subjects: list[Any] = [{"name": name, "cohort": "oasis", "person": name} for name in people(split)]
+    return [(subjects[fixed]["name"], subjects[moving]["name"]) for fixed, moving in subject_pairs(subjects, count)]

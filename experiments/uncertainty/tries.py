@@ -17,13 +17,17 @@ from typing import Any
 
 import fire
 import numpy as np
+import torch
 
 from experiments.uncertainty.people import pairs as chosen
+from experiments.uncertainty.people import tested
 from experiments.uncertainty.registered import WORK, Registered, register
 from scripts.core.described import make
 from scripts.core.seg35 import SCORED
 from scripts.evaluation.pair_report import score
 from scripts.evaluation.pair_result import PairResult
+from scripts.inference.model_file import load_model
+from scripts.networks.ensemble import EnsembleLayout
 from scripts.posterior.spread import NetworkSpread, Spread
 
 STRUCTURES = ("dice_labels", "dice_sample", "brier", "log_score", "ece", "ause_label", "inside_95", "volume_z_square")
@@ -40,15 +44,24 @@ class OtherNetwork(Spread):
 
     def around(self, raw: Any, layout: Any, target: Any, space: Any, pair: Any) -> tuple[Any, Any]:
         """See `Spread.around`."""
-        import torch
-
-        from scripts.inference.model_file import load_model
-
         model = load_model(self.weights)
         with torch.no_grad():
             own = model.network(torch.cat([pair.moving, pair.fixed], dim=1))
         own = model.layout.with_means(own, layout.means(raw))
         return NetworkSpread(self.scale).around(own, model.layout, target, space, pair)
+
+
+class BlurredLabels(Spread):
+    """The labels that the mean alone carries over, their probabilities blurred."""
+
+    kind = "blurred"
+
+    def __init__(self, blur: float = 0.5) -> None:
+        self.blur = blur
+
+    def around(self, raw: Any, layout: Any, target: Any, space: Any, pair: Any) -> tuple[Any, Any]:
+        """See `Spread.around`."""
+        return layout.means(raw), EnsembleLayout(1)
 
 
 def figures(result: PairResult) -> dict[str, float]:
@@ -64,8 +77,13 @@ def tries(
     num_samples: int = 40,
     step: int = 4,
     table: str = "tries.csv",
+    split: str = "train",
 ) -> None:
-    """Score spreads on pairs of training people; prints a row for each spread when its pairs are done."""
+    """Score spreads on pairs of people; prints a row for each spread when its pairs are done.
+
+    Numbers are chosen on training people. `--split test --pairs 16` is for the table of what was chosen: the pairs are
+    then those of `run evaluation --num_pairs 16`.
+    """
     folder, path = Path(dataset_dir), WORK / table
     path.parent.mkdir(parents=True, exist_ok=True)
     known: dict[tuple[str, ...], dict[str, float]] = {}
@@ -81,7 +99,7 @@ def tries(
     held: dict[tuple[str, str], Registered] = {}
     for settings in spreads:
         rows, text = [], json.dumps(settings, sort_keys=True)
-        for fixed, moving in chosen(step)[:pairs]:
+        for fixed, moving in chosen(step)[:pairs] if split == "train" else tested(split, pairs):
             key = (folder.name, text, fixed, moving, str(num_samples))
             if key not in known:
                 if (fixed, moving) not in held:

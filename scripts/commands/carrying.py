@@ -113,7 +113,8 @@ class Carrier:
             path = self.folder / f"{self.points[1]}_moved.csv"
             ras = self.points[0].ras
             at_mean = ras + self.space.displacement_at(self.posterior.mean.cpu().numpy(), ras)
-            write_points(self.points[0], np.stack(places), weights, path, self.space.align(at_mean))
+            errors = self.posterior.calibration.points
+            write_points(self.points[0], np.stack(places), weights, path, self.space.align(at_mean), errors)
         if self.transforms is not None:
             samples = ((index, times, points.cpu().numpy()) for index, times, points in self.posterior.samples())
             self.files += self._write_transforms(self.transforms, samples)

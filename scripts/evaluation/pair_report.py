@@ -199,7 +199,7 @@ def score_ribbons(
         entropy, error = binary_entropy(probability), voxel_error(probability, inside)
         by_label, by_spread = (sparsification_curves(score, error) for score in (entropy, spread))
         reliability = reliability_curve(probability, inside)
-        proper = (brier_score(probability, inside), log_score(probability, inside, len(samples)))
+        proper = (brier_score(probability, inside), log_score(probability, inside, samples.total_weight))
         rows.append([reliability.error, by_label.area, by_spread.area, entropy.mean(), spread.mean(), *proper])
         sums = [reliability.voxels * share.nan_to_num() for share in (reliability.confidence, reliability.accuracy)]
         bins.append(torch.stack([reliability.voxels.double(), *sums]))  # [3, M]
@@ -228,7 +228,7 @@ def score_classes(samples: LabelSamples, truth: Tensor, radius: int) -> dict[str
     brier = (squares + none.square())[near] - 2 * given + 1  # Σ (p − y)² = Σ p² − 2 p_true + 1
     return {
         "brier_classes": float(brier.mean()),
-        "log_score_classes": float(log_score(given, torch.ones_like(given), len(samples))),
+        "log_score_classes": float(log_score(given, torch.ones_like(given), samples.total_weight)),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,12 @@ from scripts.core.atomic import write_table
 from scripts.core.errors import DataError, shorten
 from scripts.core.grid import Grid, bounds_text
 from scripts.evidence.point_files import SIGNS, read_table
+from scripts.posterior.calibrated import PointErrors
 
 logger = logging.getLogger(__name__)
+
+CHI_95 = 7.815
+"""95 % of χ² with three degrees of freedom."""
 
 
 @dataclass
@@ -85,7 +90,12 @@ def check_inside(points: Points, grid: Grid, space: str) -> None:
 
 
 def write_points(
-    points: Points, samples: np.ndarray, weights: Sequence[float], path: Path, mean: np.ndarray | None = None
+    points: Points,
+    samples: np.ndarray,
+    weights: Sequence[float],
+    path: Path,
+    mean: np.ndarray | None = None,
+    errors: PointErrors | None = None,
 ) -> None:
     """Write where points of the fixed space lie in the moving space.
 
@@ -94,6 +104,7 @@ def write_points(
         samples: their places in the moving space under each sample, RAS mm, (K, P, 3).
         weights: of the samples, (K,).
         mean: places under the mean field, (P, 3); None for the samples' mean.
+        errors: what the samples' covariance is multiplied by, as calibrated; None for nothing.
         path: CSV file. Columns: name; the point (RAS); mean place in RAS and in LPS; the covariance in mm² along RAS
             (that along LPS has the signs of xz and yz reversed); the radius that holds the true place with 95 %;
             whether the point lies in the fixed image's field of view (1 or 0).
@@ -102,8 +113,9 @@ def write_points(
     share = share / share.sum()
     mean = np.einsum("k,kpc->pc", share, samples) if mean is None else mean
     centered = samples - mean
-    covariance = np.einsum("k,kpc,kpd->pcd", share, centered, centered)
-    distances = np.linalg.norm(centered, axis=2)
+    errors = errors or PointErrors()
+    covariance = errors.covariance(np.einsum("k,kpc,kpd->pcd", share, centered, centered))
+    distances = errors.scale * np.linalg.norm(centered, axis=2)
     header = [
         "name", "x_ras", "y_ras", "z_ras", "mean_x_ras", "mean_y_ras", "mean_z_ras", "mean_x_lps", "mean_y_lps",
         "mean_z_lps", "cov_xx_mm2", "cov_xy_mm2", "cov_xz_mm2", "cov_yy_mm2", "cov_yz_mm2", "cov_zz_mm2",
@@ -114,6 +126,7 @@ def write_points(
         order = distances[:, i].argsort()
         reached = np.searchsorted(share[order].cumsum(), 0.95 - 1e-12)
         radius = distances[order[min(reached, len(order) - 1)], i]
+        radius = np.hypot(radius, math.sqrt(CHI_95) * errors.floor_mm)
         upper = covariance[i][np.triu_indices(3)]
         numbers = [*points.ras[i], *mean[i], *(mean[i] * [-1, -1, 1]), *upper, radius]
         inside = "" if points.inside is None else int(points.inside[i])

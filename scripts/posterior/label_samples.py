@@ -91,6 +91,11 @@ class LabelSamples:
         return len(self._weights)
 
     @property
+    def total_weight(self) -> float:
+        """Sum of the weights as they were given: of resampled fields, their number."""
+        return self._total_weight
+
+    @property
     def shape(self) -> torch.Size:
         """Shape [X, Y, Z] of the label maps."""
         return self._total()[1]

@@ -6,6 +6,7 @@ import pytest
 from scripts.core.errors import DataError
 from scripts.core.grid import Grid
 from scripts.files.points import Points, check_inside, read_points, write_points
+from scripts.posterior.calibrated import PointErrors
 
 
 def test_reads_names_and_turns_lps_to_ras(tmp_path):
@@ -75,3 +76,16 @@ def test_a_file_that_is_no_text_is_named(tmp_path):
     (tmp_path / "p.csv").write_bytes(b"\xff\xfe\x00x,y,z")
     with pytest.raises(DataError, match="not a CSV file"):
         read_points(tmp_path / "p.csv")
+
+
+def test_a_calibration_widens_covariance_and_radius(tmp_path):
+    samples = np.random.default_rng(0).normal(size=(400, 1, 3))
+    rows = []
+    for name, errors in (("a", None), ("b", PointErrors(2.0, 0.5))):
+        write_points(Points(["p"], np.zeros((1, 3))), samples, [1.0] * 400, tmp_path / f"{name}.csv", errors=errors)
+        rows.append(next(csv.DictReader((tmp_path / f"{name}.csv").open())))
+    plain, wide = ({key: float(value) for key, value in row.items() if key not in ("name", "inside")} for row in rows)
+    assert wide["cov_xx_mm2"] == pytest.approx(4 * plain["cov_xx_mm2"] + 0.25, rel=1e-4)
+    assert wide["cov_xy_mm2"] == pytest.approx(4 * plain["cov_xy_mm2"], rel=1e-4)
+    assert wide["radius_95_mm"] == pytest.approx((4 * plain["radius_95_mm"] ** 2 + 7.815 * 0.25) ** 0.5, rel=1e-4)
+    assert wide["mean_x_ras"] == plain["mean_x_ras"]
