@@ -132,7 +132,7 @@ class CurvatureSpread(Spread):
         share: float = 0.24,
         passes: int = 8,
         local: bool = True,
-        blur: float = 0.42,
+        blur: float = 0.38,
     ) -> None:
         self.trust, self.stiffness, self.ridge = trust, stiffness, ridge
         self.share, self.passes, self.local, self.blur = share, passes, local, blur

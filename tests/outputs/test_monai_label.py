@@ -42,7 +42,7 @@ def viewer(pair, weights, **request):
 def expected(tmp_path_factory, pair, weights):
     folder = tmp_path_factory.mktemp("expected")
     files = {key: pair.files[key] for key in ("fixed", "moving", "moving_label")}
-    rows = evaluator(folder, weights, **files, seed=3).run()
+    rows = evaluator(folder, weights, **files, seed=3, spread="curvature").run()
     return folder / rows[0]["name"]
 
 
