@@ -27,6 +27,7 @@ from experiments.results.result_tables import (
     temperature_table,
     tool_table,
 )
+from experiments.results.spread_tables import coverage_table, spread_table
 from experiments.results.store import FOLDER, GROUPS
 from experiments.results.targets import targets_table
 from experiments.results.volumes import FILE, volume_table
@@ -39,7 +40,9 @@ _MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", flags=re.DOT
 def tables(folder: Path = FOLDER) -> dict[str, Callable[[], str]]:
     """Every table by its name."""
     groups = all_groups(folder)
-    variants, longer, refined, shipped, baselines, one_mm, timed, perturbed = (groups[name] for name in GROUPS)
+    variants, longer, refined, shipped, baselines, one_mm, timed, perturbed, two, one = (
+        groups[name] for name in GROUPS
+    )
 
     def paper(names: tuple[str, ...], kind: str, group: Group = variants) -> Callable[[], str]:
         return lambda: model_table(group, names, kind)
@@ -64,6 +67,9 @@ def tables(folder: Path = FOLDER) -> dict[str, Callable[[], str]]:
         "perturbed": lambda: perturbed_table(perturbed, shipped.get(SHIPPED)),
         "fitted_temperature": lambda: temperature_table(folder / "calibration.json"),
         "targets": lambda: targets_table(variants, longer, refined, baselines, one_mm, timed),
+        "spread_2mm": lambda: spread_table(two),
+        "spread_1mm": lambda: spread_table(one),
+        "coverage": lambda: coverage_table(one.get("curvature", ())),
         "volumes": lambda: volume_table(folder / FILE),
         "figures": lambda: links(folder),
         "performance": lambda: performance_table(shipped, one_mm),

@@ -21,7 +21,18 @@ FOLDER = Path("docs/results")
 DIGITS = 5
 ONE_MM = ("fast", "fast_refined", "detail", "fine", "fine_refined")
 """This bundle's own rows among those of 1 mm files."""
-GROUPS = ("variants", "longer", "refined", "shipped", "baselines", "one_mm", "timed", "perturbed")
+GROUPS = (
+    "variants",
+    "longer",
+    "refined",
+    "shipped",
+    "baselines",
+    "one_mm",
+    "timed",
+    "perturbed",
+    "spread_2mm",
+    "spread_1mm",
+)
 
 # Name of a file to that in tables, in the tables' order; a name that is not here comes last, as it is.
 MODELS = {
@@ -55,6 +66,12 @@ MODELS = {
     "detail": "2 mm model, refined, detail at 1 mm (default)",
     "fine": "1 mm model",
     "fine_refined": "1 mm model, refined",
+    "spread_noise": "smooth noise of 1 mm",
+    "v_d_8": "V+D times 8",
+    "v_d_12": "V+D times 12",
+    "blurred": "labels of the mean field, blurred",
+    "spread_sir": "S+LC 10L, SIR at T = 0.1 (default before)",
+    "curvature": "curvature and local weights (default)",
     "none": "as they are",
     "gamma": "contrast (gamma)",
     "bias": "coil shading",

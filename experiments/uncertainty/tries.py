@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,8 @@ from experiments.uncertainty.registered import WORK, Registered, register
 from scripts.core.described import make
 from scripts.core.seg35 import SCORED
 from scripts.evaluation.pair_report import score
-from scripts.evaluation.pair_result import PairResult
+from scripts.evaluation.pair_result import PAIR_SCORES, PairResult
+from scripts.evaluation.results import ResultStore
 from scripts.inference.model_file import load_model
 from scripts.networks.ensemble import EnsembleLayout
 from scripts.posterior.spread import NetworkSpread, Spread
@@ -78,11 +81,13 @@ def tries(
     step: int = 4,
     table: str = "tries.csv",
     split: str = "train",
+    keep: str | None = None,
 ) -> None:
     """Score spreads on pairs of people; prints a row for each spread when its pairs are done.
 
     Numbers are chosen on training people. `--split test --pairs 16` is for the table of what was chosen: the pairs are
-    then those of `run evaluation --num_pairs 16`.
+    then those of `run evaluation --num_pairs 16`, and `--keep FOLDER` files them as an evaluation does, for a single
+    spread.
     """
     folder, path = Path(dataset_dir), WORK / table
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +111,11 @@ def tries(
                     held[fixed, moving] = register(folder, fixed, moving)
                 one = held[fixed, moving]
                 posterior = one.posterior(make(settings, Spread), num_samples)  # type: ignore[type-abstract]
-                known[key] = figures(score(posterior, one.pair, SCORED))
+                result = score(posterior, one.pair, SCORED)
+                known[key] = figures(result)
+                if keep is not None:
+                    nothing = dict.fromkeys(PAIR_SCORES, math.nan)
+                    ResultStore(keep).add(replace(result, pair={**nothing, **result.pair}))
                 with path.open("a", newline="", encoding="utf-8") as file:
                     csv.writer(file).writerow([*key, *(known[key][name] for name in names)])
             rows.append([known[key][name] for name in names])

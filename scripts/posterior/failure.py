@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,8 @@ BAD = dict(zip(SIGNS, (-1, 1, -1, -1, 1, 1, -1, -1), strict=True))
 """Whether more of a sign is worse, or less of it."""
 FAILED = 0.5
 """Probability above which it is said what is wrong."""
+DARK = 0.02
+"""Intensity up to which nothing is there: what smoothing leaves around a brain."""
 WINDOW = 5
 MIRROR_STEPS = 12
 
@@ -46,10 +49,11 @@ MIRROR_STEPS = 12
 @torch.no_grad()
 def signs(model: Model, pair: PairImages, posterior: Posterior) -> dict[str, float]:
     """The numbers by name; NaN for one that there is not."""
-    space, shape = posterior.space, pair.fixed.shape[2:]
+    # Without the detail, so that files of all resolutions give the same numbers.
+    space, shape = replace(posterior.space, detail=None), pair.fixed.shape[2:]
     field = space.on_work(posterior.mean[None])
     warped = warp(pair.moving, field)
-    fixed_brain, moved_brain = pair.fixed[0, 0] > 0, warped[0, 0] > 0.02
+    fixed_brain, moved_brain = pair.fixed[0, 0] > DARK, warped[0, 0] > DARK
     both = fixed_brain | moved_brain
     ncc = local_ncc(pair.fixed, warped, WINDOW)[0, 0][both]
     inside = jacobian_determinant(field)[0]
@@ -116,7 +120,7 @@ def _mirrored_gain(model: Model, pair: PairImages, shape: torch.Size) -> float:
         mean = model.layout.means(raw).mean(0, keepdim=True)
         refined = refine_mean(mean, model.target, prepared(model.target, images), MIRROR_STEPS).mean
         warped = warp(moving, model.target.transform(refined, shape))
-        both = (pair.fixed[0, 0] > 0) | (warped[0, 0] > 0.02)
+        both = (pair.fixed[0, 0] > DARK) | (warped[0, 0] > DARK)
         gains.append(float(local_ncc(pair.fixed, warped, WINDOW)[0, 0][both].mean()))
     return gains[0] - gains[1]
 
