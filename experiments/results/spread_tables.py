@@ -52,7 +52,7 @@ def coverage_table(results: Sequence[PairResult]) -> str:
     groups = {"all 31 structures": [row for _, row in found]}
     groups |= {name: [row for part, row in found if part == name] for name in PARTS}
     lines = []
-    for name, rows in groups.items():
+    for name, rows in ((name, rows) for name, rows in groups.items() if rows):
         inside = [f"{100 * statistics.fmean(row[f'inside_{level}'] for row in rows):.0f} %" for level in LEVELS]
         width = statistics.median(row["width_95"] for row in rows)
         error = statistics.median(abs(row["volume"] / row["volume_true"] - 1) for row in rows)
