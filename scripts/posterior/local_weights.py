@@ -24,8 +24,6 @@ from scripts.registration.space import PairSpace
 BINS = 32
 _FLOOR = 1e-4
 """Share of each column of the histogram that is spread evenly: nothing is impossible."""
-_LARGEST = 20.0
-"""Of log w relative to that of the mean field."""
 
 
 class LocalWeights:
@@ -41,22 +39,17 @@ class LocalWeights:
         self.space, self._moving = space, _codes(moving).to(torch.float32)
         codes = _codes(fixed)
         at_mean = self._warped(mean)
-        self._table = _log_conditional(codes, at_mean)
+        self._table = _conditional(codes, at_mean)
         self._row = codes * BINS
-        self._mean = self._log_likelihood(at_mean)
+        self._inverse = self._table[self._row + at_mean].reciprocal_()
 
     def __call__(self, displacement: Tensor) -> Tensor:
         """w of a field, [X, Y, Z], for its displacement [3, X, Y, Z] in RAS mm."""
-        log = self._log_likelihood(self._warped(displacement)).sub_(self._mean)
-        return log.clamp_(-_LARGEST, _LARGEST).exp_()
+        return self._table[self._warped(displacement).add_(self._row)].mul_(self._inverse)
 
     def _warped(self, displacement: Tensor) -> Tensor:
-        """Codes of the warped moving image, [X, Y, Z]."""
-        warped = self.space.warp(self._moving, displacement.cpu())
-        return warped.round_().clamp_(0, BINS - 1).to(torch.int32)
-
-    def _log_likelihood(self, warped: Tensor) -> Tensor:
-        return self._table[self._row + warped]
+        """Codes of the warped moving image, [X, Y, Z] int32; interpolation stays within them."""
+        return self.space.warp(self._moving, displacement.cpu()).add_(0.5).to(torch.int32)
 
 
 def _codes(image: Tensor) -> Tensor:
@@ -67,9 +60,9 @@ def _codes(image: Tensor) -> Tensor:
     return (values.clamp(0, top) * ((BINS - 1) / max(top, 1e-12))).round_().to(torch.int32)
 
 
-def _log_conditional(fixed: Tensor, moving: Tensor) -> Tensor:
-    """log p(f | m) by the joint histogram, flat: entry f · BINS + m."""
+def _conditional(fixed: Tensor, moving: Tensor) -> Tensor:
+    """p(f | m) by the joint histogram, flat: entry f · BINS + m."""
     joint = torch.bincount((fixed.long() * BINS + moving).flatten(), minlength=BINS**2).reshape(BINS, BINS)
     smooth = torch.from_numpy(gaussian_filter(joint.double().numpy(), 1.0))
     smooth += _FLOOR / BINS * smooth.sum(0) + 1e-6
-    return (smooth / smooth.sum(0)).log().float().flatten()
+    return (smooth / smooth.sum(0)).float().flatten()

@@ -40,7 +40,7 @@ def test_label_probabilities_are_the_exact_posterior_where_voxels_are_independen
         samples.add(SPACE.warp_labels(label.int(), displacement), 1.0, weights(displacement))
     # Bayes by enumeration, with the histogram's own p(f | m): codes of thirds of 31.
     codes = [torch.round(part * (BINS - 1) / part.max()).long() for part in (fixed, moving)]
-    likelihood = weights._table.reshape(BINS, BINS).exp()
+    likelihood = weights._table.reshape(BINS, BINS)
     stay = (1 - prior) * likelihood[codes[0], codes[1]]
     go = prior * likelihood[codes[0][:-1], codes[1][1:]]
     for value in (1, 2):
