@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from monai.data import MetaTensor
 from scipy.ndimage import gaussian_filter
-from sklearn.linear_model import LogisticRegression
+from scipy.optimize import minimize
 from sklearn.metrics import roc_auc_score
 
 from experiments.uncertainty.people import pairs as ordered
@@ -172,9 +172,14 @@ COLUMNS = ("split", "fixed", "moving", "disturbed", "dice", *SIGNS)
 
 
 def cases(
-    dataset_dir: str, split: str = "train", pairs: int = 11, steps: tuple[int, ...] = (4,), table: str = str(TABLE)
+    dataset_dir: str,
+    split: str = "train",
+    pairs: int = 11,
+    steps: tuple[int, ...] = (4,),
+    kinds: tuple[str, ...] = tuple(DISTURBED),
+    table: str = str(TABLE),
 ) -> None:
-    """Register pairs as they are and disturbed, and file their Dice and their signs."""
+    """Register pairs as they are and disturbed in these ways, and file their Dice and their signs."""
     folder, path = Path(dataset_dir), Path(table)
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
@@ -190,7 +195,7 @@ def cases(
     ]
     for fixed, moving in chosen[:pairs]:
         for name, disturb in DISTURBED.items():
-            if (split, fixed, moving, name) in done:
+            if name not in kinds or (split, fixed, moving, name) in done:
                 continue
             rng = np.random.default_rng(zlib.crc32(f"{fixed} {moving} {name}".encode()))
             paths = {f"{role}{kind}": str(folder / who / file) for role, who in (("fixed", fixed), ("moving", moving))
@@ -229,7 +234,7 @@ def _read(table: str, split: str) -> tuple[np.ndarray, np.ndarray, list[dict[str
     return values, np.array([float(row["dice"]) < FAILED for row in rows]), rows
 
 
-def fit(table: str = str(TABLE), write: str | None = None, strength: float = 0.3) -> None:
+def fit(table: str = str(TABLE), write: str | None = None, strength: float = 0.1) -> None:
     """Logistic regression on the training people's cases, checked by leaving out each fixed person in turn."""
     values, failed, rows = _read(table, "train")
     fixed = np.array([row["fixed"] for row in rows])
@@ -253,17 +258,27 @@ def fit(table: str = str(TABLE), write: str | None = None, strength: float = 0.3
 
 
 def _fit(values: np.ndarray, failed: np.ndarray, usual: np.ndarray, strength: float) -> dict[str, Any]:
-    """Numbers for `scripts.posterior.failure.probability`; `usual` are pairs that nothing was done to."""
+    """Numbers for `scripts.posterior.failure.probability`; `usual` are pairs that nothing was done to.
+
+    Logistic regression with weights that are not negative: what is worse than usual must not speak for a registration.
+    """
     mean, scale = np.median(values[usual], axis=0), np.maximum(values[usual].std(axis=0), 2e-3)
-    z = np.clip((values - mean) / scale, -REACH, REACH)
-    worst = np.max(np.maximum(z * list(BAD.values()), 0), axis=1, keepdims=True)
-    regression = LogisticRegression(C=strength, class_weight="balanced", max_iter=5000)
-    weights = regression.fit(np.concatenate([z, worst], axis=1), failed).coef_[0].tolist()
-    numbers = zip(mean.tolist(), scale.tolist(), weights[:-1], strict=True)
+    signs = np.clip((values - mean) / scale * list(BAD.values()), 0, REACH)
+    balance = np.where(failed, 0.5 / failed.mean(), 0.5 / (~failed).mean())
+
+    def cost(numbers: np.ndarray) -> tuple[float, np.ndarray]:
+        total, weights = numbers[0] + signs @ numbers[1:], numbers[1:]
+        wrong = balance * (1 / (1 + np.exp(-total)) - failed)
+        loss = (balance * (np.logaddexp(0, total) - failed * total)).sum() + (weights**2).sum() / (2 * strength)
+        return loss, np.concatenate([[wrong.sum()], signs.T @ wrong + weights / strength])
+
+    count = values.shape[1]
+    bounds = [(None, None), *[(0, None)] * count]
+    bias, *weights = minimize(cost, np.zeros(count + 1), jac=True, method="L-BFGS-B", bounds=bounds).x.tolist()
+    numbers = zip(mean.tolist(), scale.tolist(), weights, strict=True)
     return {
-        "bias": float(regression.intercept_[0]),
+        "bias": bias,
         "reach": REACH,
-        "worst": weights[-1],
         "signs": {name: list(each) for name, each in zip(SIGNS, numbers, strict=True)},
     }
 

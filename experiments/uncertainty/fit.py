@@ -19,6 +19,8 @@ from pathlib import Path
 import fire
 import nibabel as nib
 import numpy as np
+from scipy.stats import norm as normal
+from scipy.stats import t as student
 
 from experiments.uncertainty.people import SPLIT
 from experiments.uncertainty.registered import LABEL, WORK
@@ -140,8 +142,13 @@ def main(dataset_dir: str, table: str = str(WORK / "volumes.csv"), write: str | 
     rows, rater = read(Path(table)), raters(Path(dataset_dir))
     people = sorted({row.fixed for row in rows})
     held = held_out(rows, rater)
-    # The quantiles are those of people who were left out: what was fitted to a person is too near.
-    quantiles = {level: float(np.quantile([z for _, z in held], level / 100)) for level in LEVELS}
+    # The quantiles are those of people who were left out, as what was fitted to a person is too near; and as Student's
+    # t has it for so few people, two numbers of whom were fitted.
+    quantiles = {}
+    for level in LEVELS:
+        tail = (1 + level / 100) / 2
+        few = float(student.ppf(tail, len(people) - 2) / normal.ppf(tail))
+        quantiles[level] = few * float(np.quantile([z for _, z in held], level / 100))
     errors = replace(fit(rows, rater), quantiles=quantiles)
     print(f"{len(people)} people, {len(rows)} volumes; quantiles {quantiles}")
     print({name: round(value, 3) for name, value in coverage(errors, rows).items()})

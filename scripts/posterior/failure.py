@@ -75,17 +75,16 @@ def signs(model: Model, pair: PairImages, posterior: Posterior) -> dict[str, flo
 
 
 def probability(values: Mapping[str, float], fitted: Mapping[str, Any]) -> float:
-    """Of a failure: 1 / (1 + exp(−(b + Σ w z + v max z in the bad direction))), z = (x − mean)/scale.
+    """Of a failure: 1 / (1 + exp(−(b + Σ w z))), z how far a sign is from usual in its bad direction, w not negative.
 
-    The worst sign counts once more, as each kind of failure shows in few of them. One that is missing is as usual.
+    A sign that is missing is as usual.
     """
-    total, worst = float(fitted["bias"]), 0.0
+    total = float(fitted["bias"])
     for name, (mean, scale, weight) in fitted["signs"].items():
         value = values.get(name, math.nan)
         if math.isfinite(value):
-            z = float(np.clip((value - mean) / scale, -fitted["reach"], fitted["reach"]))
-            total, worst = total + weight * z, max(worst, BAD[name] * z)
-    return 1 / (1 + math.exp(-(total + fitted["worst"] * worst)))
+            total += weight * float(np.clip(BAD[name] * (value - mean) / scale, 0, fitted["reach"]))
+    return 1 / (1 + math.exp(-total))
 
 
 def judge(values: Mapping[str, float], fitted: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,10 +98,11 @@ def judge(values: Mapping[str, float], fitted: Mapping[str, Any]) -> dict[str, A
 
 
 def strongest(values: Mapping[str, float], fitted: Mapping[str, Any]) -> str:
-    """What is the farthest from usual in its bad direction, in words."""
+    """What speaks most for a failure, in words; nothing if no sign does."""
     known = {name: each for name, each in fitted["signs"].items() if math.isfinite(values.get(name, math.nan))}
-    bad = {name: BAD[name] * (values[name] - mean) / scale for name, (mean, scale, _) in known.items()}
-    return SIGNS[max(bad, key=lambda name: bad[name])] if bad else ""
+    pull = {name: weight * BAD[name] * (values[name] - mean) / scale for name, (mean, scale, weight) in known.items()}
+    worst = max(pull, key=lambda name: pull[name], default="")
+    return SIGNS[worst] if worst and pull[worst] > 0 else ""
 
 
 def _mirrored_gain(model: Model, pair: PairImages, shape: torch.Size) -> float:

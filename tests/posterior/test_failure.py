@@ -15,25 +15,26 @@ from tests.commands.conftest import small_model
 FITTED = {
     "bias": -1.0,
     "reach": 6.0,
-    "worst": 0.25,
-    "signs": {"similarity": [0.8, 0.1, -2.0], "motion": [4.0, 1.0, 0.5]},
+    "signs": {"similarity": [0.8, 0.1, 2.0], "motion": [4.0, 1.0, 0.5]},
 }
 
 
 def test_the_probability_is_a_logistic_function_of_the_signs():
-    expected = 1 / (1 + math.exp(-(-1.0 + -2.0 * -3.0 + 0.5 * 1.0 + 0.25 * 3.0)))
+    expected = 1 / (1 + math.exp(-(-1.0 + 2.0 * 3.0 + 0.5 * 1.0)))
     assert probability({"similarity": 0.5, "motion": 5.0}, FITTED) == pytest.approx(expected)
 
 
-def test_a_sign_that_is_missing_counts_as_usual_and_far_ones_are_cut_off():
+def test_what_is_better_than_usual_or_missing_counts_as_usual_and_far_ones_are_cut_off():
+    assert probability({"similarity": 0.99, "motion": 1.0}, FITTED) == pytest.approx(1 / (1 + math.e))
     assert probability({"motion": math.nan}, FITTED) == pytest.approx(1 / (1 + math.e))
-    assert probability({"similarity": -50.0}, FITTED) == pytest.approx(1 / (1 + math.exp(1 - 12 - 0.25 * 6)))
+    assert probability({"similarity": -50.0}, FITTED) == pytest.approx(1 / (1 + math.exp(1 - 12)))
 
 
 def test_the_worst_sign_is_named():
     assert judge({"similarity": 0.2, "motion": 4.0}, FITTED)["failure_reason"] == SIGNS["similarity"]
     assert judge({"similarity": 0.8, "motion": 9.0}, FITTED)["failure_reason"] == SIGNS["motion"]
     assert judge({}, FITTED)["failure_reason"] == ""
+    assert judge({"similarity": 0.9, "motion": 3.0}, FITTED)["failure_reason"] == ""
 
 
 @pytest.fixture(scope="module")
