@@ -68,7 +68,7 @@ MODELS = {
     "fine_refined": "1 mm model, refined",
     "spread_noise": "smooth noise of 1 mm",
     "v_d_8": "V+D times 8",
-    "v_d_12": "V+D times 12",
+    "s_lc_3": "S+LC times 3",
     "blurred": "labels of the mean field, blurred",
     "spread_sir": "S+LC 10L, SIR at T = 0.1 (default before)",
     "curvature": "curvature and local weights (default)",
