@@ -20,7 +20,10 @@ from scripts.report.verdict import verdict
 
 OUTPUTS = ("labels", "uncertainty")
 SAMPLING = ("ess", "khat", "largest_weight", "num_proposals", "num_samples", "seed")
-FIT = ("alignment", "ncc_before", "ncc_after", "fold_percent", "std_mean_mm", "std_95_mm")
+FIT = (
+    "alignment", "ncc_before", "ncc_after", "fold_percent", "std_mean_mm", "std_95_mm", "failure_probability",
+    "failure_reason",
+)  # fmt: skip
 """What a viewer's answer has of the diagnostics."""
 
 
