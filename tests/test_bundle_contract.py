@@ -197,7 +197,7 @@ def test_the_preset_for_1_mm_reads_its_weights():
 def test_the_fast_preset_leaves_refinement_out():
     settings = inference("presets/fast").get_parsed_content("sampler").settings
     assert (settings.refine_steps, settings.detail_steps) == (0, 0)
-    assert settings.num_samples == 48
+    assert settings.num_samples == 40
 
 
 def test_training_then_evaluation_by_command(tmp_path):
